@@ -1,0 +1,45 @@
+"""specdec_ref: an exact, fast and readable speculative decoding engine, and the package behind the course.
+
+Names are loaded on first use, so that the arithmetic (`specdec_ref.arithmetic`) works without importing torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "load_model": "specdec_ref.models.catalog",
+    "SpeculativeEngine": "specdec_ref.engine",
+    "Generation": "specdec_ref.engine",
+    "Proposal": "specdec_ref.verify",
+    "RandomSource": "specdec_ref.sampling",
+    "NGramDrafter": "specdec_ref.draft",
+    "DraftModelDrafter": "specdec_ref.draft",
+}
+__all__ = [  # noqa: RUF022 - in the order in which a reader meets them
+    "load_model",
+    "SpeculativeEngine",
+    "Generation",
+    "Proposal",
+    "RandomSource",
+    "NGramDrafter",
+    "DraftModelDrafter",
+]
+
+if TYPE_CHECKING:
+    from specdec_ref.draft import DraftModelDrafter, NGramDrafter
+    from specdec_ref.engine import Generation, SpeculativeEngine
+    from specdec_ref.models.catalog import load_model
+    from specdec_ref.sampling import RandomSource
+    from specdec_ref.verify import Proposal
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'specdec_ref' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

@@ -1,0 +1,54 @@
+"""Lookup drafting: continue as the text itself continued the last time (prompt lookup, Saxena 2023).
+
+No model, no weights: it pays where the output repeats its input, as in rewriting, summaries and code edits.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+from specdec_ref.draft.base import Drafter
+from specdec_ref.models.base import CausalLM
+from specdec_ref.sampling import RandomSource, Sampling
+from specdec_ref.verify import Proposal
+
+
+class NGramDrafter(Drafter):
+    """Find the last `max_ngram`..`min_ngram` tokens earlier in the sequence, longest match first.
+
+    What followed the latest such place is proposed; the law is one-hot, since nothing is drawn. Each token is
+    indexed once, so a generation costs time linear in its length.
+    Raises ValueError unless 1 <= min_ngram <= max_ngram.
+    """
+
+    def __init__(self, max_ngram: int = 3, min_ngram: int = 1) -> None:
+        if not 1 <= min_ngram <= max_ngram:
+            raise ValueError(f"min_ngram {min_ngram}, max_ngram {max_ngram}: need 1 <= min_ngram <= max_ngram")
+        self.max_ngram = max_ngram
+        self.min_ngram = min_ngram
+        self._follower: dict[tuple[int, ...], int] = {}  # n-gram -> index of the token after its last occurrence
+        self._indexed = 0
+
+    def begin(self, target: CausalLM, sampling: Sampling, capacity: int) -> NGramDrafter:
+        fresh = copy.copy(self)
+        fresh._follower, fresh._indexed = {}, 0
+        return fresh
+
+    def propose(self, tokens: Sequence[int], gamma: int, source: RandomSource) -> Proposal:
+        """What followed the latest match, up to `gamma` tokens; nothing where there is no match."""
+        self._index(tokens)
+        for n in range(min(self.max_ngram, len(tokens)), self.min_ngram - 1, -1):
+            follower = self._follower.get(tuple(tokens[-n:]))
+            if follower is not None:
+                # A match that reaches into the text's end goes round: what it proposed is read on.
+                period = len(tokens) - follower
+                return Proposal([tokens[follower + i % period] for i in range(gamma)])
+        return Proposal([])
+
+    def _index(self, tokens: Sequence[int]) -> None:
+        """Enter every n-gram that has a follower by now; committed tokens never change."""
+        for end in range(max(self._indexed, 1), len(tokens)):
+            for n in range(self.min_ngram, min(self.max_ngram, end) + 1):
+                self._follower[tuple(tokens[end - n : end])] = end
+        self._indexed = len(tokens)

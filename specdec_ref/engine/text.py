@@ -1,0 +1,75 @@
+"""Tokens to text, piece by piece: no half characters, no text that a stop string takes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+INCOMPLETE = "\ufffd"  # how a tokenizer shows the first bytes of a character that is not finished
+
+
+class TextStream:
+    """Collects tokens; knows the text so far, what of it may be shown, and whether a stop string has come.
+
+    tokenizer: a transformers tokenizer, or None, then all text is "".
+    stop: strings that end the text; it is cut before the one that completes first.
+    """
+
+    def __init__(self, tokenizer: Any, stop: Sequence[str] = ()) -> None:
+        self.text = ""
+        self.stopped = False
+        self._tokenizer = tokenizer
+        self._stop = stop
+        self._longest = max(map(len, stop), default=0)
+        self._tokens: list[int] = []
+        # Text of tokens[:done] is finished. Decoding begins one piece earlier, at start, because a token's text
+        # can depend on the token before it.
+        self._finished = ""
+        self._start = self._done = 0
+        self._shown = 0
+
+    def push(self, token: int) -> None:
+        """Take in one token; afterwards `stopped` says whether it completed a stop string."""
+        self._tokens.append(token)
+        if self._tokenizer is None:
+            return
+        piece = self._new_piece()
+        searched = len(self.text)
+        if piece.endswith(INCOMPLETE):
+            self.text = self._finished + piece.rstrip(INCOMPLETE)
+        else:
+            self.text = self._finished = self._finished + piece
+            self._start, self._done = self._done, len(self._tokens)
+        self._cut_at_stop(max(0, searched - self._longest + 1))
+
+    def show(self, final: bool = False) -> str:
+        """Text that was not shown yet and can no longer be taken back; with `final` all the rest."""
+        if final and self._tokenizer is not None and not self.stopped:
+            self.text = self._finished + self._new_piece()
+        end = len(self.text)
+        if not (final or self.stopped):
+            end -= self._held_back()
+        piece = self.text[self._shown : end]
+        self._shown = max(self._shown, end)
+        return piece
+
+    def _new_piece(self) -> str:
+        """Text of the tokens behind the finished ones."""
+        old, new = self._tokens[self._start : self._done], self._tokens[self._start :]
+        return self._decode(new)[len(self._decode(old)) :]
+
+    def _decode(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=True) if tokens else ""
+
+    def _cut_at_stop(self, begin: int) -> None:
+        found = [(at + len(s), at) for s in self._stop if (at := self.text.find(s, begin)) >= 0]
+        if found:
+            self.text = self.text[: min(found)[1]]
+            self.stopped = True
+
+    def _held_back(self) -> int:
+        """Length of the longest end of the text that a stop string begins with."""
+        for n in range(min(self._longest - 1, len(self.text)), 0, -1):
+            if any(s.startswith(self.text[-n:]) for s in self._stop):
+                return n
+        return 0
