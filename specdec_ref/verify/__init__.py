@@ -1,25 +1,28 @@
 """The proposal, and the rules that decide which of it stays."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from torch import Tensor
-
-from specdec_ref.sampling import RandomSource
+from specdec_ref.verify.block import verify_block
+from specdec_ref.verify.greedy import verify_greedy
+from specdec_ref.verify.leniency import verify_lossy_leniency
+from specdec_ref.verify.match import verify_match
+from specdec_ref.verify.onehot import verify_onehot
 from specdec_ref.verify.proposal import Proposal, Verdict
+from specdec_ref.verify.rules import RULES, NamedRule, Rule
 from specdec_ref.verify.tokenwise import acceptance_probability, residual_distribution, verify_tokenwise
-
-Rule = Callable[[Proposal, Tensor, RandomSource], Verdict]
-
-RULES: dict[str, Rule] = {"token": verify_tokenwise}
+from specdec_ref.verify.typical import verify_lossy_typical
 
 __all__ = [
     "RULES",
+    "NamedRule",
     "Proposal",
     "Rule",
     "Verdict",
     "acceptance_probability",
     "residual_distribution",
+    "verify_block",
+    "verify_greedy",
+    "verify_lossy_leniency",
+    "verify_lossy_typical",
+    "verify_match",
+    "verify_onehot",
     "verify_tokenwise",
 ]

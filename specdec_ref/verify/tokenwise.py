@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from specdec_ref.sampling import RandomSource
@@ -13,6 +14,11 @@ def acceptance_probability(p_x: float, q_x: float) -> float:
     if q_x <= 0:
         raise ValueError("a drafted token has q(x) = 0: the drafter reports another law than it drew from")
     return min(1.0, p_x / q_x)
+
+
+def expected_acceptance(p: Tensor, q: Tensor) -> float:
+    """beta = sum_x min(p(x), q(x)) = 1 - TV(p, q), the chance that a draft is kept. `p` and `q` are `[vocab]`."""
+    return torch.minimum(p, q).sum().item()
 
 
 def residual_distribution(p: Tensor, q: Tensor) -> Tensor:

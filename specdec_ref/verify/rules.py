@@ -1,0 +1,48 @@
+"""The rules by name, with what is known of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from specdec_ref.sampling import RandomSource
+from specdec_ref.verify import block, greedy, leniency, match, onehot, tokenwise, typical
+from specdec_ref.verify.proposal import Proposal, Verdict
+
+Rule = Callable[[Proposal, Tensor, RandomSource], Verdict]
+"""proposal, p `[g + 1, vocab]` (row i: the target's law after i drafts), source of chance -> verdict."""
+
+
+@dataclass(frozen=True)
+class NamedRule:
+    """A rule to call, and what is known of it.
+
+    expected_acceptance: from p and q `[vocab]` the probability that the first drafted token, drawn from q, is kept.
+    lossless: the output follows the target's law exactly. A rule that is not says "lossy" in its name.
+    limits: where it can be used, "" for everywhere.
+    """
+
+    name: str
+    verify: Rule
+    expected_acceptance: Callable[[Tensor, Tensor], float]
+    lossless: bool = True
+    limits: str = ""
+
+    def __call__(self, proposal: Proposal, p: Tensor, source: RandomSource) -> Verdict:
+        return self.verify(proposal, p, source)
+
+
+RULES: dict[str, NamedRule] = {
+    rule.name: rule
+    for rule in (
+        NamedRule("token", tokenwise.verify_tokenwise, tokenwise.expected_acceptance),
+        NamedRule("block", block.verify_block, block.expected_acceptance),
+        NamedRule("match", match.verify_match, match.expected_acceptance),
+        NamedRule("onehot", onehot.verify_onehot, onehot.expected_acceptance, limits="drafts with a one-hot law"),
+        NamedRule("greedy", greedy.verify_greedy, greedy.expected_acceptance, limits="temperature 0"),
+        NamedRule("lossy-typical", typical.verify_lossy_typical, typical.expected_acceptance, lossless=False),
+        NamedRule("lossy-leniency", leniency.verify_lossy_leniency, leniency.expected_acceptance, lossless=False),
+    )
+}
