@@ -29,7 +29,7 @@ class Waste:
     internal: held by a request that will end before it needs them; known only when it has ended.
     external: lost to the allocator and useless to every request: rounding to its chunk sizes, and free space that
         would suffice for the next request if it lay in one piece.
-    free: held by no request, and too little to admit the next one. The paper's figure 2 counts it with external.
+    free: held by no request, and too little to admit the next one (figure 2: "external fragmentation & others").
     batch: requests that run at a time.
     preemptions: how often a request was sent back to wait, its blocks given to older ones.
     """
