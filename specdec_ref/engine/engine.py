@@ -8,19 +8,22 @@ one more behind the last.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
+from torch import Tensor
 
 from specdec_ref.draft import Drafter
+from specdec_ref.engine.checks import check_drafter, check_proposal, eos_ids, sampling_options, stop_strings, whole
 from specdec_ref.engine.prompt import encode_prompt
 from specdec_ref.engine.stats import Stats
 from specdec_ref.engine.text import TextStream
 from specdec_ref.models.base import CausalLM
-from specdec_ref.sampling import RandomSource, Sampling
+from specdec_ref.sampling import RandomSource, Sampling, sample_seed
 from specdec_ref.verify import RULES, Proposal, Rule, Verdict
 
 PREFILL_CHUNK = 512  # tokens a prefill pass takes in: bounds the memory of its activations
@@ -28,12 +31,17 @@ PREFILL_CHUNK = 512  # tokens a prefill pass takes in: bounds the memory of its 
 
 @dataclass(frozen=True)
 class Generation:
-    """New token ids, their text, why the output ended ("length", "eos" or "stop"), and the counts."""
+    """New token ids, their text, why the output ended ("length", "eos" or "stop"), and the counts.
+
+    logprobs: where asked for, log p of each token under the target as it is: softmax of its logits, before
+        temperature, filters and penalties. So runs with different options compare, and greedy ones say something.
+    """
 
     tokens: list[int]
     text: str
     finish_reason: str
     stats: Stats
+    logprobs: list[float] | None = None
 
 
 class Chunk(NamedTuple):
@@ -53,7 +61,10 @@ class Round(NamedTuple):
 
 @dataclass
 class Run:
-    """One generation in flight: its tokens (prompt and output), caches and counts."""
+    """One generation in flight: its tokens (prompt and output), caches and counts.
+
+    logprobs: one for each new token, None where nobody asked.
+    """
 
     tokens: list[int]
     prompt_length: int
@@ -64,6 +75,7 @@ class Run:
     cache: Any
     drafter: Drafter
     text: TextStream
+    logprobs: list[float] | None = None
     stats: Stats = field(default_factory=Stats)
     finish_reason: str | None = None
 
@@ -72,14 +84,21 @@ class Run:
         """The new tokens."""
         return self.tokens[self.prompt_length :]
 
+    @property
+    def room(self) -> int:
+        """How many more tokens the budget allows."""
+        return self.prompt_length + self.budget - len(self.tokens)
+
 
 class SpeculativeEngine:
     """Generates with `target`, checking in each pass what `drafter` proposed.
 
-    drafter: None decodes plainly, one token a pass, through the same loop.
+    drafter: None decodes plainly, one token a pass, through the same loop. Any object with `propose` and `commit`
+        will do, see `specdec_ref.draft.Drafter`; one without `begin` is copied (shallowly) for each generation.
     gamma: draft tokens a round, or a function of the `Stats` so far that gives them; 0 is plain decoding.
     rule: name in `specdec_ref.verify.RULES`, or a function of the same form.
-    Raises ValueError for a negative gamma, an unknown rule, or a drafter whose tokens are not the target's.
+    Raises ValueError for a negative gamma, an unknown rule, or a drafter whose tokens are not the target's;
+    TypeError for something that cannot draft.
     """
 
     def __init__(
@@ -92,57 +111,74 @@ class SpeculativeEngine:
         if isinstance(rule, str) and rule not in RULES:
             raise ValueError(f"no rule {rule!r}: there are {', '.join(RULES)}")
         self.target = target
+        if not callable(gamma):
+            gamma = whole("gamma", gamma)
         self.drafter = drafter if drafter is not None else Drafter()
-        self.gamma: int | Callable[[Stats], int] = 0 if drafter is None else gamma
-        if not callable(self.gamma):
-            _whole("gamma", self.gamma)
+        self.gamma: int | Callable[[Stats], int] = gamma if drafter is not None else 0
         self.rule: Rule = RULES[rule] if isinstance(rule, str) else rule
-        self.drafter.check(target)
+        check_drafter(self.drafter)
+        if hasattr(self.drafter, "check"):
+            self.drafter.check(target)
 
-    def generate(self, prompt: Any, max_new_tokens: int = 128, **options: Any) -> Generation:
+    @overload
+    def generate(
+        self, prompt: Any, max_new_tokens: int = ..., *, n: int, seed: int | None = ..., **options: Any
+    ) -> Generation | list[Generation]: ...
+
+    @overload
+    def generate(self, prompt: Any, max_new_tokens: int = ..., **options: Any) -> Generation: ...
+
+    def generate(
+        self, prompt: Any, max_new_tokens: int = 128, *, n: int = 1, seed: int | None = None, **options: Any
+    ) -> Generation | list[Generation]:
         """Generate up to `max_new_tokens` after `prompt` (text, chat messages, or token ids).
 
-        temperature, top_k, top_p: see `specdec_ref.sampling.Sampling`; temperature 0, the default, is greedy.
+        temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty,
+        logit_bias, bad_words, min_new_tokens, processors: see `specdec_ref.sampling.Sampling`; temperature 0, the
+            default, is greedy. Here bad_words may be texts too.
         seed: makes sampled output repeatable; None draws a new one.
         source: a RandomSource to use instead of a seeded one.
+        n: above 1, a list of that many independent samples. With a seed the first is what n=1 gives.
         stop: a string, or several, that end the text; the text is cut before it, `tokens` end with the token that
             completed it.
         eos_token_id: an id, or several, that end the output and stay in it; None switches it off. By default
             those of the target.
-        streamer: a transformers streamer (`put`, `end`).
+        logprobs: True fills `Generation.logprobs`.
+        streamer: a transformers streamer (`put`, `end`). It gets the prompt and each token, so it may show text
+            that `stop` cuts; `end` comes also where the generation breaks off.
         on_round: called with (`Run`, `Round`) after each round.
-        Raises ValueError or TypeError for input that makes no sense; the engine stays usable.
+        Raises ValueError or TypeError for input that makes no sense; the engine stays usable, after any error.
         """
-        stream = self.stream(prompt, max_new_tokens, **options)
-        while True:
-            try:
-                next(stream)
-            except StopIteration as end:
-                return end.value
+        if whole("n", n) == 1:
+            return _drain(self.stream(prompt, max_new_tokens, seed=seed, **options))
+        if n == 0 or options.get("temperature", 0) == 0 or options.get("streamer") is not None:
+            raise ValueError(f"n is {n}: several samples need a temperature above 0, and no streamer can show them")
+        ids = encode_prompt(prompt, self.target)
+        return [_drain(self.stream(ids, max_new_tokens, seed=sample_seed(seed, i), **options)) for i in range(n)]
 
     def stream(
         self,
         prompt: Any,
         max_new_tokens: int = 128,
         *,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
         seed: int | None = None,
         source: RandomSource | None = None,
         stop: str | Sequence[str] = (),
         eos_token_id: int | Iterable[int] | str | None = "target",
+        logprobs: bool = False,
         streamer: Any = None,
         on_round: Callable[[Run, Round], None] | None = None,
+        **sampling: Any,
     ) -> Generator[Chunk, None, Generation]:
         """As `generate`, one `Chunk` a round as tokens are committed; returns the `Generation` at the end."""
+        ids, eos = encode_prompt(prompt, self.target), eos_ids(eos_token_id, self.target)
         run = self._start(
-            encode_prompt(prompt, self.target),
-            _whole("max_new_tokens", max_new_tokens),
-            Sampling(temperature, top_k, top_p),
-            source or RandomSource(seed),
-            _stop_strings(stop, self.target),
-            _eos_ids(eos_token_id, self.target),
+            ids,
+            whole("max_new_tokens", max_new_tokens),
+            sampling_options(sampling, self.target).bound(len(ids), self.target.vocab_size, eos),
+            source or RandomSource(None if seed is None else whole("seed", seed)),
+            stop_strings(stop, self.target),
+            logprobs,
         )
         return self._rounds(run, streamer, on_round)
 
@@ -153,45 +189,50 @@ class SpeculativeEngine:
         sampling: Sampling,
         source: RandomSource,
         stop: list[str],
-        eos: frozenset[int],
+        logprobs: bool,
     ) -> Run:
         target = self.target
         if target.max_context is not None:
             budget = min(budget, target.max_context - len(ids))
         # The last emitted token is never fed, so prompt and budget bound what any cache has to hold.
         capacity = len(ids) + budget
+        begin = getattr(self.drafter, "begin", None)
         return Run(
             tokens=list(ids),
             prompt_length=len(ids),
             budget=budget,
-            eos=eos,
+            eos=sampling.eos,
             sampling=sampling,
             source=source,
             cache=target.new_cache(capacity),
-            drafter=self.drafter.begin(target, sampling, capacity),
+            drafter=begin(target, sampling, capacity) if begin else copy.copy(self.drafter),
             text=TextStream(target.tokenizer, stop),
+            logprobs=[] if logprobs else None,
         )
 
     def _rounds(
         self, run: Run, streamer: Any, on_round: Callable[[Run, Round], None] | None
     ) -> Generator[Chunk, None, Generation]:
-        if streamer is not None:
-            streamer.put(torch.tensor([run.tokens]))
-        if run.budget == 0:
-            run.finish_reason = "length"
-        else:
-            self._prefill(run)
-        while run.finish_reason is None:
-            round_ = self._round(run)
+        try:
             if streamer is not None:
-                streamer.put(torch.tensor(round_.kept))
-            if on_round is not None:
-                on_round(run, round_)
-            text = run.text.show(final=run.finish_reason is not None)
-            yield Chunk(round_.kept, text)
-        if streamer is not None:
-            streamer.end()
-        return Generation(run.output, run.text.text, run.finish_reason, run.stats)
+                streamer.put(torch.tensor([run.tokens]))
+            if run.budget == 0:
+                run.finish_reason = "length"
+            else:
+                self._prefill(run)
+            while run.finish_reason is None:
+                round_ = self._round(run)
+                if streamer is not None:
+                    for token in round_.kept:
+                        streamer.put(torch.tensor([token]))
+                if on_round is not None:
+                    on_round(run, round_)
+                text = run.text.show(final=run.finish_reason is not None)
+                yield Chunk(round_.kept, text)
+        finally:  # after an error too: a thread may be waiting for the streamer, and the next call may use it again
+            if streamer is not None:
+                streamer.end()
+        return Generation(run.output, run.text.text, run.finish_reason, run.stats, run.logprobs)
 
     @torch.inference_mode()
     def _prefill(self, run: Run) -> None:
@@ -208,9 +249,10 @@ class SpeculativeEngine:
         """Draft, verify, commit, roll back: between one token and gamma + 1 are added to `run`."""
         begin = time.perf_counter()
         # A round adds one token more than it drafts, so the budget bounds the drafts.
-        gamma = self.gamma(run.stats) if callable(self.gamma) else self.gamma
-        gamma = min(_whole("gamma", gamma), run.budget - len(run.output) - 1)
+        gamma = whole("gamma", self.gamma(run.stats)) if callable(self.gamma) else self.gamma
+        gamma = min(gamma, run.room - 1)
         proposal = run.drafter.propose(run.tokens, gamma, run.source) if gamma else Proposal([])
+        check_proposal(proposal, gamma, self.target.vocab_size)
         drafted = time.perf_counter()
 
         new = [run.tokens[-1], *proposal.tokens]
@@ -220,6 +262,8 @@ class SpeculativeEngine:
         verified = time.perf_counter()
 
         kept = self._commit(run, verdict.emitted(proposal.tokens))
+        if run.logprobs is not None:
+            run.logprobs += log_probabilities(logits, kept)
         run.cache.truncate(len(run.tokens) - 1)
         run.drafter.commit(run.tokens)
         run.stats.count(len(proposal.tokens), verdict, len(kept))
@@ -237,33 +281,23 @@ class SpeculativeEngine:
                 run.finish_reason = "eos"
             elif run.text.stopped:
                 run.finish_reason = "stop"
-            elif len(run.output) == run.budget:
+            elif run.room == 0:
                 run.finish_reason = "length"
             if run.finish_reason:
                 return emitted[: i + 1]
         return emitted
 
 
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{name} is {value!r}: give a whole number, 0 or more")
-    return value
+def log_probabilities(logits: Tensor, tokens: list[int]) -> list[float]:
+    """log softmax(logits_i)[token i] for each of `tokens`; `logits` has a row `[vocab]` for each, or more."""
+    rows = logits[: len(tokens)]
+    log_p = torch.log_softmax(rows if rows.dtype == torch.float64 else rows.float(), -1)
+    return log_p[range(len(tokens)), tokens].tolist()
 
 
-def _stop_strings(stop: str | Sequence[str], target: CausalLM) -> list[str]:
-    strings = [stop] if isinstance(stop, str) else list(stop)
-    if not all(isinstance(s, str) and s for s in strings):
-        raise ValueError(f"stop is {stop!r}: give strings that are not empty")
-    if strings and target.tokenizer is None:
-        raise ValueError("stop strings need a model with a tokenizer: use eos_token_id for ids")
-    return strings
-
-
-def _eos_ids(eos: int | Iterable[int] | str | None, target: CausalLM) -> frozenset[int]:
-    if eos is None:
-        return frozenset()
-    if isinstance(eos, str):
-        if eos != "target":
-            raise ValueError(f"eos_token_id is {eos!r}: give an id, several, or None")
-        return frozenset(target.eos_token_ids)
-    return frozenset([eos] if isinstance(eos, int) else eos)
+def _drain(stream: Generator[Chunk, None, Generation]) -> Generation:
+    while True:
+        try:
+            next(stream)
+        except StopIteration as end:
+            return end.value

@@ -23,7 +23,7 @@ class TextStream:
         self._longest = max(map(len, stop), default=0)
         self._tokens: list[int] = []
         # Text of tokens[:done] is finished. Decoding begins one piece earlier, at start, because a token's text
-        # can depend on the token before it.
+        # can depend on the text before it.
         self._finished = ""
         self._start = self._done = 0
         self._shown = 0
@@ -37,7 +37,7 @@ class TextStream:
         searched = len(self.text)
         if piece.endswith(INCOMPLETE):
             self.text = self._finished + piece.rstrip(INCOMPLETE)
-        else:
+        elif piece:
             self.text = self._finished = self._finished + piece
             self._start, self._done = self._done, len(self._tokens)
         self._cut_at_stop(max(0, searched - self._longest + 1))

@@ -1,0 +1,146 @@
+"""What comes from outside, checked at the door: the user's options, and what a drafter proposes."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+
+from specdec_ref.models.base import CausalLM
+from specdec_ref.sampling import Sampling
+from specdec_ref.verify import Proposal
+
+SAMPLING_OPTIONS = [f.name for f in fields(Sampling) if f.name not in ("prompt_length", "vocab_size", "eos")]
+OTHER_OPTIONS = ["seed", "source", "stop", "eos_token_id", "logprobs", "streamer", "on_round"]
+NAMES_ELSEWHERE = {
+    "do_sample": "a temperature above 0 samples, 0 is greedy",
+    "max_length": "max_new_tokens counts the output alone",
+    "max_tokens": "max_new_tokens",
+    "min_tokens": "min_new_tokens",
+    "n": "generate(n=...) gives several texts, stream() one",
+    "num_return_sequences": "n",
+    "stop_strings": "stop",
+    "stop_token_ids": "eos_token_id",
+    "bad_words_ids": "bad_words",
+    "sequence_bias": "logit_bias",
+    "logits_processor": "processors",
+    "assistant_model": "SpeculativeEngine(target, DraftModelDrafter(model))",
+}
+"""What other libraries call an option, and what it is here."""
+
+LAW_TOLERANCE = 1e-3  # a law that was rounded to float32 sums to 1 within it, one in bfloat16 or of logits does not
+
+
+def whole(name: str, value: Any) -> int:
+    """`value` as an int. Raises ValueError unless it is a whole number, 0 or more."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if number < 0 or isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}: give a whole number, 0 or more")
+    return number
+
+
+def sampling_options(options: Mapping[str, Any], target: CausalLM) -> Sampling:
+    """A `Sampling` of the options by name; None leaves one at its default, words in bad_words become ids.
+
+    Raises TypeError for an option that does not exist, ValueError for a value that makes no sense.
+    """
+    for name in options:
+        if name not in SAMPLING_OPTIONS:
+            near = difflib.get_close_matches(name, SAMPLING_OPTIONS + OTHER_OPTIONS, 1)
+            hint = NAMES_ELSEWHERE.get(name) or (f"did you mean {near[0]}?" if near else "see help(engine.stream)")
+            raise TypeError(f"no option {name!r}: {hint}")
+    given = {name: value for name, value in options.items() if value is not None or name == "temperature"}
+    if "bad_words" in given:
+        given["bad_words"] = _bad_words(given["bad_words"], target)
+    return Sampling(**given)
+
+
+def stop_strings(stop: str | Sequence[str], target: CausalLM) -> list[str]:
+    """The strings that end the text. Raises ValueError for an empty one, or where no tokenizer makes text."""
+    strings = [stop] if isinstance(stop, str) else list(stop or ())
+    if not all(isinstance(s, str) and s for s in strings):
+        raise ValueError(f"stop is {stop!r}: give strings that are not empty")
+    if strings and target.tokenizer is None:
+        raise ValueError("stop strings need a model with a tokenizer: use eos_token_id for ids")
+    return strings
+
+
+def eos_ids(eos: int | Iterable[int] | str | None, target: CausalLM) -> frozenset[int]:
+    """The ids that end the output. Raises ValueError for anything that is not an id of the target."""
+    if eos is None:
+        return frozenset()
+    if isinstance(eos, str):
+        if eos != "target":
+            raise ValueError(f"eos_token_id is {eos!r}: give an id, several, or None")
+        return frozenset(target.eos_token_ids)
+    ids = [whole("eos_token_id", i) for i in (eos if isinstance(eos, Iterable) else [eos])]
+    outside = [i for i in ids if i >= target.vocab_size]
+    if outside:
+        raise ValueError(f"eos_token_id {outside[0]} is outside the vocabulary, 0 to {target.vocab_size - 1}")
+    return frozenset(ids)
+
+
+def check_drafter(drafter: Any) -> None:
+    """Raises TypeError for what cannot draft."""
+    if not callable(getattr(drafter, "propose", None)) or not callable(getattr(drafter, "commit", None)):
+        name = type(drafter).__name__
+        wrap = f": a model drafts as DraftModelDrafter({name})" if hasattr(drafter, "forward") else ""
+        raise TypeError(f"a drafter has propose(tokens, gamma, source) and commit(tokens), {name} has not both{wrap}")
+
+
+def check_proposal(proposal: Any, gamma: int, vocab_size: int) -> Proposal:
+    """The proposal itself. Raises ValueError or TypeError where using it would break the output without a sign.
+
+    gamma: how many tokens were asked for; vocab_size: the target's.
+    """
+    if not isinstance(proposal, Proposal):
+        raise TypeError(f"the drafter returned {type(proposal).__name__}: propose returns a Proposal(tokens, probs)")
+    tokens, probs = proposal.tokens, proposal.probs
+    if len(tokens) > gamma:
+        raise ValueError(f"the drafter proposed {len(tokens)} tokens where {gamma} were asked for: cut before drawing")
+    for x in tokens:
+        if not isinstance(x, int) or not 0 <= x < vocab_size:
+            raise ValueError(f"the drafter proposed {x!r}: a token is an int from 0 to {vocab_size - 1}")
+    if proposal.parents is not None and list(proposal.parents) != list(range(-1, len(tokens) - 1)):
+        raise ValueError(f"the proposal is a tree with parents {proposal.parents}: this engine verifies chains")
+    if probs is not None and len(tokens):
+        if probs.shape[-1] > vocab_size:
+            raise ValueError(
+                f"the draft's laws have {probs.shape[-1]} tokens, the target {vocab_size}: crop the logits"
+            )
+        sums, least = probs.sum(-1, dtype=torch.float32), probs.amin().item()
+        if not (((sums - 1).abs() <= LAW_TOLERANCE).all() and least >= 0):
+            raise ValueError(
+                f"the draft's laws sum to {[round(s, 4) for s in sums.tolist()]}, least entry {least:.3g}: "
+                "each has to be a probability distribution, the one its token was drawn from"
+            )
+        for i, x in enumerate(tokens):
+            if x >= probs.shape[-1] or probs[i, x] <= 0:
+                raise ValueError(
+                    f"drafted token {x} at place {i} has probability 0 in its law: report the one it was drawn from"
+                )
+    return proposal
+
+
+def _bad_words(words: Any, target: CausalLM) -> Any:
+    """Ids stay; a text becomes its ids, as the first word of a text and behind a space."""
+    if isinstance(words, str):
+        words = [words]
+    if not isinstance(words, Iterable):
+        return words
+    ids: list[Any] = []
+    for word in words:
+        if not isinstance(word, str):
+            ids.append(word)
+        elif target.tokenizer is None:
+            raise ValueError(f"bad_words has the text {word!r}, and this model no tokenizer: give token ids")
+        else:
+            ids += [target.tokenizer.encode(s, add_special_tokens=False) for s in (word, " " + word.lstrip())]
+    return ids
