@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specdec_ref.arithmetic import model_catalogue
-from specdec_ref.cli_arithmetic import kv, layers_text, roofline, size_text
+from specdec_ref.cli.arithmetic import kv, layers_text, roofline, size_text
 
 COMMANDS: dict[str, click.Command] = {"roofline": roofline, "kv": kv}
 

