@@ -67,6 +67,7 @@ from specdec_ref.arithmetic.speedup import (
     speedup,
     speedup_from_accepted,
 )
+from specdec_ref.arithmetic.units import size_text
 
 __all__ = [
     "FORMATS",
@@ -114,6 +115,7 @@ __all__ = [
     "model_shape",
     "number_format",
     "prefill",
+    "size_text",
     "speedup",
     "speedup_from_accepted",
     "step_time",

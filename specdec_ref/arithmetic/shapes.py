@@ -237,8 +237,8 @@ def expected_experts(n_experts: int, top_k: int, n_tokens: int) -> float:
     """Distinct experts of one layer that `n_tokens` tokens are expected to need: E (1 - (1 - k/E)^n).
 
     Assumes that tokens route independently and evenly. Neighbouring tokens prefer the same experts, so real
-    passes read fewer; never fewer than k, never more than min(E, n k). The formula is that
-    of the occupancy problem: how many urns hold a ball.
+    passes read fewer; never fewer than k, never more than min(E, n k). It is the occupancy problem's formula
+    for how many urns hold a ball.
     """
     return n_experts * (1 - (1 - top_k / n_experts) ** n_tokens)
 
@@ -316,8 +316,8 @@ class ModelShape:
         """FLOP of the matrix products of one pass of one sequence over `n_tokens` new tokens after `context`.
 
         `logits`: positions whose logits are wanted (None: all). Attention is causal: the i-th new token
-        meets context + i tokens, or its layer's window of them. Softmax, norms and activations are left out
-        (about 1%). Source: Kaplan et al. 2020 (arXiv 2001.08361), table 1.
+        meets context + i tokens, or its layer's window of them. Softmax, norms and activations are left
+        out. Source: Kaplan et al. 2020 (arXiv 2001.08361), table 1.
         """
         if n_tokens < 1 or context < 0:
             raise ValueError(f"a pass needs n_tokens >= 1 and context >= 0, got {n_tokens} and {context}")

@@ -30,6 +30,7 @@ from specdec_ref.arithmetic import (
     model_shape,
     number_format,
     prefill,
+    size_text,
     step_time,
     verify,
     weight_formats,
@@ -39,13 +40,19 @@ MODEL_HELP = "A known model (llama-3-70b), its hub name, or a config.json or the
 KV_HELP = "Format of cached keys and values: bf16, fp8, int8, int4-g64, ..."
 
 
+class BadRequest(click.ClickException):
+    """A request that makes no sense, told in one line."""
+
+    exit_code = 2
+
+
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
     """Bad input reaches the user as one line that says what to do, not as a traceback."""
     try:
         yield
     except (ValueError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+        raise BadRequest(str(error)) from error
 
 
 def _shape(name: str) -> ModelShape:
@@ -55,13 +62,6 @@ def _shape(name: str) -> ModelShape:
     if path.is_file():
         return ModelShape.from_config(json.loads(path.read_text(encoding="utf-8")), name=name)
     return model_shape(name)
-
-
-def size_text(nbytes: float) -> str:
-    """`nbytes` in GB (1e9) and GiB (2^30), or in MB and MiB below one GB; each labelled as what it is."""
-    if abs(nbytes) >= 1e9:
-        return f"{nbytes / 1e9:,.2f} GB ({nbytes / 2**30:,.2f} GiB)"
-    return f"{nbytes / 1e6:,.2f} MB ({nbytes / 2**20:,.2f} MiB)"
 
 
 def _four_digits(value: float) -> str:
