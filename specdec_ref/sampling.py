@@ -193,9 +193,7 @@ class Sampling:
         Raises ValueError where a row holds NaN or no finite maximum: a broken model must not become a token.
         """
         logits = logits if logits.dtype == torch.float64 else logits.float()
-        _check_finite(
-            logits.amax(-1), "the model returned", "its weights or its precision are broken (dtype='float32'?)"
-        )
+        _check_finite(logits.amax(-1), "the model returned", "its weights or its precision are broken (try float32)")
         if self.reads_context:
             logits = self._in_context(logits, tokens)
         if self.greedy:
@@ -218,9 +216,7 @@ class Sampling:
             if i + 1 < n and ((x := tokens[end]) in self.eos or x >= vocab or logits[i, x] == -math.inf):
                 break
         best = logits.amax(-1)
-        _check_finite(
-            best.masked_fill(best == -math.inf, 0), "processors or logit_bias made", "look at what they return"
-        )
+        _check_finite(best[best != -math.inf], "processors or logit_bias made", "look at what they return")
         return logits
 
     def _row(self, row: Tensor, context: Tensor) -> Tensor:

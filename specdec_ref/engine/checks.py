@@ -24,6 +24,7 @@ NAMES_ELSEWHERE = {
     "n": "generate(n=...) gives several texts, stream() one",
     "num_return_sequences": "n",
     "stop_strings": "stop",
+    "eos": "eos_token_id",
     "stop_token_ids": "eos_token_id",
     "bad_words_ids": "bad_words",
     "sequence_bias": "logit_bias",
