@@ -6,12 +6,11 @@ import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may need the hub
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
-from tiny_models import tiny_llama  # noqa: E402
+import pytest
+import torch
+from tiny_models import tiny_llama
 
-from specdec_ref.models.llama import Llama  # noqa: E402
-
+from specdec_ref.models.llama import Llama
 
 # Tiny tensors gain nothing from threads, and on a busy machine threads that wait for each other cost a factor of ten.
 ALL_THREADS = torch.get_num_threads()

@@ -59,7 +59,9 @@ def test_temperature(bad):
         ENGINE.generate([1], 4, temperature=bad)
 
 
-@pytest.mark.parametrize(("name", "bad"), [("top_k", -1), ("top_k", 1.5), ("top_p", 0.0), ("top_p", 1.1), ("top_p", math.nan)])
+@pytest.mark.parametrize(
+    ("name", "bad"), [("top_k", -1), ("top_k", 1.5), ("top_p", 0.0), ("top_p", 1.1), ("top_p", math.nan)]
+)
 def test_filters(name, bad):
     with pytest.raises(ValueError, match=name):
         ENGINE.generate([1], 4, temperature=1.0, **{name: bad})

@@ -84,7 +84,9 @@ def store(tmp_path, monkeypatch, tiny_gguf):
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.write(tiny_gguf, "tiny/tiny.gguf")
         archive.writestr("tiny/__init__.py", "raise SystemExit('a wheel must never be imported')")
-    entry = WheelModel("tiny==1.0", sha256(wheel), wheel.stat().st_size, "tiny/tiny.gguf", sha256(tiny_gguf), "a tiny one")
+    entry = WheelModel(
+        "tiny==1.0", sha256(wheel), wheel.stat().st_size, "tiny/tiny.gguf", sha256(tiny_gguf), "a tiny one"
+    )
     monkeypatch.setenv("SPECDEC_HOME", str(tmp_path / "home"))
     monkeypatch.setitem(catalog.CATALOG, "tiny", entry)
     return wheel

@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_models import tiny_llama
 
 from specdec_ref.models.llama import Llama, LlamaConfig, causal_mask
-from tiny_models import tiny_llama
 
 SHAPES = {
     "grouped": dict(num_attention_heads=4, num_key_value_heads=2, hidden_size=24),
@@ -36,7 +36,12 @@ def theirs(dtype=torch.float64, **changes):
 
     torch.manual_seed(0)
     config = HFConfig(
-        vocab_size=31, intermediate_size=40, num_hidden_layers=3, max_position_embeddings=64, initializer_range=0.3, **changes
+        vocab_size=31,
+        intermediate_size=40,
+        num_hidden_layers=3,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+        **changes,
     )
     model = LlamaForCausalLM(config).to(dtype).eval()
     if dtype == torch.float64:

@@ -42,7 +42,10 @@ def test_an_index_of_probability_zero_is_never_drawn(u, probs):
     assert probs[index] > 0
 
 
-@given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=8).filter(lambda p: sum(p) > 0), st.floats(0, 1, exclude_max=True))
+@given(
+    st.lists(st.floats(0, 1, width=32), min_size=1, max_size=8).filter(lambda p: sum(p) > 0),
+    st.floats(0, 1, exclude_max=True),
+)
 def test_categorical_is_the_inverse_of_the_cumulative_sum(probs, u):
     index = source_saying(u).categorical(torch.tensor(probs, dtype=torch.float64))
     total = sum(probs)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SCENES = {"open chat": "chat-1", "rewrite": "rewrite-1"}
 
 
-@click.command()
+@click.command(short_help="A real model writes the same text plainly and speculatively.")
 @click.option("--prompt", help="Your own prompt instead of the two built-in ones.")
 @model_option
 @gamma_option
@@ -103,7 +103,9 @@ def _watch(
             if side:
                 text.truncate(0)
                 for piece, origin in pieces(result, engine.target.tokenizer):
-                    text.append(piece, style=f"{COLOURS[origin]} underline" if origin == "accepted" else COLOURS[origin])
+                    text.append(
+                        piece, style=f"{COLOURS[origin]} underline" if origin == "accepted" else COLOURS[origin]
+                    )
             stats = result.stats
             footers[side] = f"{stats.emitted} tokens, {stats.rounds} target passes" + (
                 f", {stats.accepted} of {stats.tested} tested drafts accepted" if side else ""

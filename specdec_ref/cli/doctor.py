@@ -21,7 +21,7 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-@click.command()
+@click.command(short_help="What this machine has, and what to do about what it lacks.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(as_json: bool) -> int:
     """Check Python, packages, kernel, model, memory, cores and number formats; say what to do about each.
@@ -39,7 +39,9 @@ def doctor(as_json: bool) -> int:
         console = Console(soft_wrap=True)
         for f in findings:
             mark = "[green]ok  [/]" if f.ok and not f.advice else "[yellow]note[/]" if f.ok else "[red]no  [/]"
-            console.print(f"{mark} {f.name}: {f.value}" + (f"\n       -> {f.advice}" if f.advice else ""), highlight=False)
+            console.print(
+                f"{mark} {f.name}: {f.value}" + (f"\n       -> {f.advice}" if f.advice else ""), highlight=False
+            )
     return 0 if all(f.ok for f in findings) else 1
 
 
@@ -84,7 +86,9 @@ def _kernel() -> Finding:
     same = os.path.basename(command).startswith("python") and (
         not os.path.isabs(command) or os.path.realpath(command) == os.path.realpath(sys.executable)
     )
-    advice = "" if same else "a kernel of your user account hides this environment's: remove it with `jupyter kernelspec`"
+    advice = (
+        "" if same else "a kernel of your user account hides this environment's: remove it with `jupyter kernelspec`"
+    )
     return Finding("kernel python3", "this environment's" if same else "another Python's", same, advice)
 
 
@@ -108,11 +112,17 @@ def _memory() -> Finding:
 def _processor() -> Iterator[Finding]:
     import torch
 
-    from specdec_ref.models.dtype import bf16_seconds_over_float32
+    from specdec_ref.models.dtype import SLOW, bf16_seconds_over_float32
 
     cores, threads = os.cpu_count() or 1, torch.get_num_threads()
     yield Finding("cores", f"{cores}, PyTorch uses {threads} threads", True)
     ratio = bf16_seconds_over_float32()
-    advice = "" if ratio < 1 else "nothing to do: models load in float32 here, and your ratios will differ from the text"
-    yield Finding("bfloat16", f"takes {ratio:.2f} of float32's time in small matrix products, measured now", True, advice)
-    yield Finding("GPU", torch.cuda.get_device_name() if torch.cuda.is_available() else "none, and none is needed", True)
+    advice = (
+        "" if ratio < SLOW else "nothing to do: models load in float32 here, and your ratios will differ from the text"
+    )
+    yield Finding(
+        "bfloat16", f"takes {ratio:.2f} of float32's time in small matrix products, measured now", True, advice
+    )
+    yield Finding(
+        "GPU", torch.cuda.get_device_name() if torch.cuda.is_available() else "none, and none is needed", True
+    )

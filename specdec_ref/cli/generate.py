@@ -11,7 +11,7 @@ import click
 from specdec_ref.cli.options import dtype_option, gamma_option, make_drafter, model_option, sampling_options
 
 
-@click.command()
+@click.command(short_help="Text from a prompt, streamed.")
 @click.argument("prompt")
 @model_option
 @click.option("--draft", default="lookup", show_default=True, help="lookup, none, or a model to draft with.")

@@ -13,6 +13,9 @@ NAMES = {
     "float16": torch.float16,
     "float64": torch.float64,
 }
+# bfloat16 halves the bytes of a decode step, so it is taken unless it is clearly slower in the small products below;
+# where cores emulate it, it takes several times as long.
+SLOW = 1.3
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 
 
@@ -27,7 +30,7 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device | str = "cpu") 
     if dtype == "auto":
         if torch.device(device).type != "cpu":
             return torch.bfloat16
-        return torch.bfloat16 if bf16_seconds_over_float32() < 1 else torch.float32
+        return torch.bfloat16 if bf16_seconds_over_float32() < SLOW else torch.float32
     name = _SHORT.get(dtype, dtype)
     if name not in NAMES:
         raise ValueError(f"dtype {dtype!r} is not known: give 'auto' or one of {', '.join(NAMES)}")

@@ -36,7 +36,7 @@ class LlamaConfig:
 
     @classmethod
     def from_hf(cls, config: dict[str, Any]) -> LlamaConfig:
-        """Raises ValueError for what this file does not implement (other position scalings, biases)."""
+        """Raises ValueError for what this file does not implement (position scalings, biases, quantised weights)."""
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         kind = rope.get("rope_type", rope.get("type", "default"))
         unsupported = [
@@ -46,6 +46,7 @@ class LlamaConfig:
                 f"rope type {kind!r}": kind != "default",
                 "attention_bias": config.get("attention_bias", False),
                 "mlp_bias": config.get("mlp_bias", False),
+                "quantization_config": "quantization_config" in config,
                 f"hidden_act {config.get('hidden_act')!r}": config.get("hidden_act", "silu") != "silu",
             }.items()
             if wrong
@@ -174,9 +175,9 @@ class Llama(nn.Module):
                 f"layers.{i}.mlp_norm.weight": theirs("post_attention_layernorm"),
             }
         own = {name: tensor.to(dtype) for name, tensor in own.items()}
-        if model.config.tied_head:
-            own["head.weight"] = own["embed.weight"]
         model.load_state_dict(own, assign=True)
+        if model.config.tied_head:
+            model.head.weight = model.embed.weight
         model.cos, model.sin = rotary_tables(model.config, dtype)
         return model.requires_grad_(False).eval()
 
