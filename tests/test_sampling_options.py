@@ -506,3 +506,14 @@ def test_n_without_meaning_is_refused(options):
 def test_a_seed_is_a_whole_number(seed):
     with pytest.raises(ValueError, match=r"^seed is"):
         SpeculativeEngine(ScriptedModel(coin, 3)).generate([0], 2, seed=seed)
+
+
+def test_greedy_asks_for_the_argmax_and_not_for_a_ratio():
+    """q(a) = .2 and p(a) = .3 would pass p/q, but p(b) = .5 is what greedy decoding gives."""
+    model = ScriptedModel(lambda t: [0.3, 0.5, 0.2], 3)
+
+    class Sampled(Drafter):
+        def propose(self, tokens, gamma, source):
+            return Proposal([0] * gamma, torch.tensor([[0.2, 0.3, 0.5]] * gamma))
+
+    assert SpeculativeEngine(model, Sampled(), 3).generate([0], 6).tokens == [1] * 6

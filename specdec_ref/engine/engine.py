@@ -171,44 +171,29 @@ class SpeculativeEngine:
         **sampling: Any,
     ) -> Generator[Chunk, None, Generation]:
         """As `generate`, one `Chunk` a round as tokens are committed; returns the `Generation` at the end."""
-        ids, eos = encode_prompt(prompt, self.target), eos_ids(eos_token_id, self.target)
-        run = self._start(
-            ids,
-            whole("max_new_tokens", max_new_tokens),
-            sampling_options(sampling, self.target).bound(len(ids), self.target.vocab_size, eos),
-            source or RandomSource(None if seed is None else whole("seed", seed)),
-            stop_strings(stop, self.target),
-            logprobs,
-        )
-        return self._rounds(run, streamer, on_round)
-
-    def _start(
-        self,
-        ids: list[int],
-        budget: int,
-        sampling: Sampling,
-        source: RandomSource,
-        stop: list[str],
-        logprobs: bool,
-    ) -> Run:
-        target = self.target
+        target, ids, budget = self.target, encode_prompt(prompt, self.target), whole("max_new_tokens", max_new_tokens)
         if target.max_context is not None:
             budget = min(budget, target.max_context - len(ids))
         # The last emitted token is never fed, so prompt and budget bound what any cache has to hold.
         capacity = len(ids) + budget
+        eos = eos_ids(eos_token_id, target)
+        options = sampling_options(sampling, target).bound(len(ids), target.vocab_size, eos)
+        text = TextStream(target.tokenizer, stop_strings(stop, target))
+        source = source or RandomSource(None if seed is None else whole("seed", seed))
         begin = getattr(self.drafter, "begin", None)
-        return Run(
-            tokens=list(ids),
+        run = Run(
+            tokens=ids,
             prompt_length=len(ids),
             budget=budget,
-            eos=sampling.eos,
-            sampling=sampling,
+            eos=eos,
+            sampling=options,
             source=source,
             cache=target.new_cache(capacity),
-            drafter=begin(target, sampling, capacity) if begin else copy.copy(self.drafter),
-            text=TextStream(target.tokenizer, stop),
+            drafter=begin(target, options, capacity) if begin else copy.copy(self.drafter),
+            text=text,
             logprobs=[] if logprobs else None,
         )
+        return self._rounds(run, streamer, on_round)
 
     def _rounds(
         self, run: Run, streamer: Any, on_round: Callable[[Run, Round], None] | None
