@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from specdec_ref.draft.base import Drafter
 from specdec_ref.models.base import CausalLM
@@ -20,10 +22,15 @@ class DraftModelDrafter(Drafter):
     The draft's cache never holds a token that was not committed once `commit` has run. After a round in which
     all drafts were accepted it lacks the last of them, which was drawn but never fed; the next round's first
     pass takes it in together with the pending token, instead of paying a pass of its own.
+
+    token_map: for a model over a part of the target's vocabulary, the target's id of each of its tokens. Everything
+        here is in the target's ids but for what the model is fed and answers.
     """
 
-    def __init__(self, model: CausalLM) -> None:
+    def __init__(self, model: CausalLM, token_map: Sequence[int] | None = None) -> None:
         self.model = model
+        self.token_map = None if token_map is None else [int(i) for i in token_map]
+        self._own_id = {i: own for own, i in enumerate(self.token_map or range(model.vocab_size))}
         self.cache: Any = None
         self._fed: list[int] = []  # the tokens that the cache holds
         self._agreed = 0  # how many of them were committed when last compared
@@ -31,8 +38,8 @@ class DraftModelDrafter(Drafter):
         self._vocab = model.vocab_size
 
     def check(self, target: CausalLM) -> None:
-        """Raises ValueError where draft and target number their tokens differently."""
-        check_same_tokens(self.model, target)
+        """Raises ValueError where draft and target number their tokens differently, or the map does not fit them."""
+        check_same_tokens(self.model, target, self.token_map)
 
     def begin(self, target: CausalLM, sampling: Sampling, capacity: int) -> DraftModelDrafter:
         fresh = copy.copy(self)
@@ -40,7 +47,7 @@ class DraftModelDrafter(Drafter):
         fresh.cache = self.model.new_cache(capacity if limit is None else min(capacity, limit))
         fresh._fed, fresh._agreed = [], 0
         fresh._sampling = sampling
-        fresh._vocab = min(self.model.vocab_size, target.vocab_size)
+        fresh._vocab = target.vocab_size
         return fresh
 
     def propose(self, tokens: Sequence[int], gamma: int, source: RandomSource) -> Proposal:
@@ -53,17 +60,19 @@ class DraftModelDrafter(Drafter):
         drafted: list[int] = []
         laws = []
         for _ in range(gamma):
-            # Ids beyond the draft's vocabulary are fed as 0: its guess gets worse, the output stays exact.
-            ids = [t if t < self.model.vocab_size else 0 for t in new]
+            # Tokens that the draft does not have are fed as 0: its guess gets worse, the output stays exact.
+            ids = [self._own_id.get(t, 0) for t in new]
             logits = self.model.forward(
                 torch.tensor(ids, device=self.model.device), self.cache, slice(len(ids) - 1, None)
             )
             self._fed += new
-            q = self._sampling.probs(logits[:, : self._vocab], [*tokens, *drafted])
+            q = self._sampling.probs(self._in_target_ids(logits), [*tokens, *drafted])
+            if self._sampling.reads_context and not q.any():  # all that a smaller vocabulary holds is forbidden
+                break
             drafted.append(source.categorical(q[0]))
             laws.append(q)
             new = drafted[-1:]
-        return Proposal(drafted, None if self._sampling.greedy else torch.cat(laws))
+        return Proposal(drafted, None if self._sampling.greedy or not laws else torch.cat(laws))
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Cut the cache to what it shares with the committed sequence, without the pending token."""
@@ -74,25 +83,59 @@ class DraftModelDrafter(Drafter):
         self.cache.truncate(keep)
         self._agreed = keep
 
+    def _in_target_ids(self, logits: Tensor) -> Tensor:
+        """The model's logits over the target's ids; a narrower row says that the draft has none of the rest."""
+        if self.token_map is None:
+            return logits[:, : self._vocab]
+        spread = logits.new_full((len(logits), self._vocab), -torch.inf)
+        spread[:, self.token_map] = logits
+        return spread
 
-def check_same_tokens(draft: CausalLM, target: CausalLM) -> None:
-    """Raises ValueError unless both models number their common tokens alike.
 
-    Sizes may differ: padded vocabularies of one tokenizer do. Compared where both models have a tokenizer.
+def check_same_tokens(draft: CausalLM, target: CausalLM, token_map: Sequence[int] | None = None) -> None:
+    """Raises ValueError unless the draft's ids, through the map if there is one, mean the same to the target.
+
+    Sizes may differ: vocabularies of one tokenizer are padded to different ones. Tokens are compared where both
+    models have a tokenizer, but for added ones (the names of special tokens change between releases of a model);
+    where only one has, and there is no map, the sizes have to be equal.
     """
+    if token_map is not None:
+        _check_map(token_map, draft, target)
+    if draft.tokenizer is target.tokenizer:
+        return
     if draft.tokenizer is None or target.tokenizer is None:
-        if draft.vocab_size != target.vocab_size and draft.tokenizer is not target.tokenizer:
+        if token_map is None and draft.vocab_size != target.vocab_size:
             raise ValueError(
                 f"draft has {draft.vocab_size:,} tokens, target {target.vocab_size:,}, and not both have a tokenizer "
-                "to compare: give a draft with the target's tokenizer"
+                "to compare: give a token_map, or a draft with the target's tokenizer"
             )
         return
-    ours, theirs = draft.tokenizer.get_vocab(), target.tokenizer.get_vocab()
-    if ours == theirs:
-        return
-    different = [t for t, i in ours.items() if theirs.get(t, i) != i or (t not in theirs and i < len(theirs))]
-    if different:
+    ours, theirs = _plain_tokens(draft.tokenizer), _plain_tokens(target.tokenizer)
+    if token_map is not None:
+        ours = {token: token_map[i] for token, i in ours.items() if i < len(token_map)}
+    at = {i: token for token, i in theirs.items()}
+    different = [token for token, i in ours.items() if at.get(i, token) != token or theirs.get(token, i) != i]
+    if different or not ours.keys() & theirs.keys():
+        example = f", for instance {different[0]!r}" if different else ""
         raise ValueError(
-            f"draft and target number their tokens differently ({len(different):,} of {len(ours):,}, for instance "
-            f"{different[0]!r}): give a draft with the target's tokenizer, or NGramDrafter(), which needs none"
+            f"draft and target number their tokens differently ({len(different):,} of {len(ours):,}{example}): give a "
+            "draft with the target's tokenizer, a right token_map, or NGramDrafter(), which needs none"
         )
+
+
+def _check_map(token_map: Sequence[int], draft: CausalLM, target: CausalLM) -> None:
+    if len(token_map) != draft.vocab_size:
+        raise ValueError(
+            f"token_map has {len(token_map):,} entries, the draft {draft.vocab_size:,} tokens: give the target's id of each"
+        )
+    outside = [i for i in token_map if not 0 <= i < target.vocab_size]
+    if outside:
+        raise ValueError(f"token_map names id {outside[0]:,}, and the target has 0 to {target.vocab_size - 1:,}")
+    if len(set(token_map)) < len(token_map):
+        twice = next(i for i, n in Counter(token_map).items() if n > 1)
+        raise ValueError(f"token_map names id {twice:,} twice: each of the draft's tokens needs one of its own")
+
+
+def _plain_tokens(tokenizer: Any) -> dict[str, int]:
+    added = getattr(tokenizer, "get_added_vocab", dict)()
+    return {token: i for token, i in tokenizer.get_vocab().items() if token not in added}
