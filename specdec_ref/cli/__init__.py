@@ -12,6 +12,7 @@ from specdec_ref.cli.demo import demo
 from specdec_ref.cli.doctor import doctor
 from specdec_ref.cli.fetch import fetch
 from specdec_ref.cli.generate import generate
+from specdec_ref.cli.try_pair import try_pair
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -23,7 +24,7 @@ def cli() -> None:
     """
 
 
-for command in (demo, generate, roofline, kv, fetch, doctor):
+for command in (demo, generate, try_pair, roofline, kv, fetch, doctor):
     cli.add_command(command)
 
 

@@ -46,7 +46,7 @@ def generate(
 
     text = sys.stdin.read() if prompt == "-" else prompt
     target = load_model(model, dtype)
-    engine = SpeculativeEngine(target, make_drafter(draft), gamma)
+    engine = SpeculativeEngine(target, make_drafter(draft, dtype), gamma)
     chat = not raw and getattr(target.tokenizer, "chat_template", None) is not None
     message: Any = [{"role": "user", "content": text}] if chat else text
     stream = engine.stream(

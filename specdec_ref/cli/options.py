@@ -30,8 +30,8 @@ def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def make_drafter(name: str) -> Any:
-    """A drafter by the name used on the command line: "lookup", "none", or a model to draft with."""
+def make_drafter(name: str, dtype: str = "auto", device: str = "cpu") -> Any:
+    """A drafter by the name used on the command line: "lookup", "none" (None), or a model to draft with."""
     if name == "none":
         return None
     from specdec_ref.draft import DraftModelDrafter, NGramDrafter
@@ -40,4 +40,4 @@ def make_drafter(name: str) -> Any:
         return NGramDrafter()
     from specdec_ref.models.catalog import load_model
 
-    return DraftModelDrafter(load_model(name))
+    return DraftModelDrafter(load_model(name, dtype, device))

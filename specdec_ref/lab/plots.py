@@ -8,6 +8,7 @@ import io
 from collections.abc import Sequence
 
 import matplotlib
+from cycler import cycler
 from IPython.display import HTML
 from matplotlib.figure import Figure
 
@@ -22,7 +23,7 @@ BLUE, ORANGE, GREEN, YELLOW, SKY, RED, PURPLE, BLACK = (
     "#CC79A7",
     "#000000",
 )
-CYCLE = matplotlib.cycler(color=[BLUE, RED, GREEN, ORANGE, PURPLE, SKY, BLACK]) + matplotlib.cycler(
+CYCLE = cycler(color=[BLUE, RED, GREEN, ORANGE, PURPLE, SKY, BLACK]) + cycler(
     marker=["o", "s", "^", "D", "v", "P", "X"], linestyle=["-", "--", "-.", ":", "-", "--", "-."]
 )
 
