@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from specdec_ref.cache.attention import attention
+
 
 def check_truncate(length: int, new_length: int) -> None:
     """Raises ValueError unless a cache of `length` tokens can be cut to `new_length`."""
@@ -53,6 +55,10 @@ class DenseCache:
         self.keys[layer, :, self.length : end] = keys
         self.values[layer, :, self.length : end] = values
         return self.keys[layer, :, :end], self.values[layer, :, :end]
+
+    def attend(self, layer: int, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Write n new tokens of one layer, as `append` does, and attend from them to all so far: see `attention`."""
+        return attention(q, *self.append(layer, keys, values), mask)
 
     def advance(self, n_tokens: int) -> None:
         """Count the `n_tokens` that every layer has just appended."""

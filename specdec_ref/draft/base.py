@@ -13,7 +13,7 @@ from specdec_ref.verify import Proposal
 class Drafter:
     """Base of all drafters. A drafter without state only writes `propose`.
 
-    The engine calls, for each generation: `begin` once, then in turns `propose` and `commit`.
+    The engine calls, for each generation: `begin` once, then in turns `propose` and `commit`, and at last `end`.
     """
 
     def check(self, target: CausalLM) -> None:
@@ -36,3 +36,6 @@ class Drafter:
 
     def commit(self, tokens: Sequence[int]) -> None:
         """`tokens` is now the whole committed sequence: forget drafts that did not become part of it."""
+
+    def end(self) -> None:
+        """The generation is over, or broke off: give back what it holds of a pool that others use too."""

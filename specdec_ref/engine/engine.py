@@ -11,12 +11,14 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
+from specdec_ref.cache.paged import PagedCache, PagedKVPool
 from specdec_ref.draft import Drafter
 from specdec_ref.engine.checks import check_drafter, check_proposal, eos_ids, sampling_options, stop_strings, whole
 from specdec_ref.engine.prompt import encode_prompt
@@ -63,6 +65,7 @@ class Round(NamedTuple):
 class Run:
     """One generation in flight: its tokens (prompt and output), caches and counts.
 
+    cache: the target's; None before the prompt is taken in, so that a stream nobody reads holds no memory.
     logprobs: one for each new token, None where nobody asked.
     """
 
@@ -72,9 +75,9 @@ class Run:
     eos: frozenset[int]
     sampling: Sampling
     source: RandomSource
-    cache: Any
     drafter: Drafter
     text: TextStream
+    cache: Any = None
     logprobs: list[float] | None = None
     stats: Stats = field(default_factory=Stats)
     finish_reason: str | None = None
@@ -97,8 +100,10 @@ class SpeculativeEngine:
         will do, see `specdec_ref.draft.Drafter`; one without `begin` is copied (shallowly) for each generation.
     gamma: draft tokens a round, or a function of the `Stats` so far that gives them; 0 is plain decoding.
     rule: name in `specdec_ref.verify.RULES`, or a function of the same form.
-    Raises ValueError for a negative gamma, an unknown rule, or a drafter whose tokens are not the target's;
-    TypeError for something that cannot draft.
+    cache: a pool for the target's keys and values; generations share in it what their prompts share. None gives each
+        generation memory of its own.
+    Raises ValueError for a negative gamma, an unknown rule, a drafter whose tokens are not the target's, or a pool of
+    another model; TypeError for something that cannot draft.
     """
 
     def __init__(
@@ -107,6 +112,7 @@ class SpeculativeEngine:
         drafter: Drafter | None = None,
         gamma: int | Callable[[Stats], int] = 5,
         rule: str | Rule = "token",
+        cache: PagedKVPool | None = None,
     ) -> None:
         if isinstance(rule, str) and rule not in RULES:
             raise ValueError(f"no rule {rule!r}: there are {', '.join(RULES)}")
@@ -119,6 +125,10 @@ class SpeculativeEngine:
         check_drafter(self.drafter)
         if hasattr(self.drafter, "check"):
             self.drafter.check(target)
+        if cache is not None:
+            cache.check(target)
+        self.pool = cache
+        self._prompt: PagedCache | None = None  # where several samples go on from
 
     @overload
     def generate(
@@ -147,14 +157,21 @@ class SpeculativeEngine:
         streamer: a transformers streamer (`put`, `end`). It gets the prompt and each token, so it may show text
             that `stop` cuts; `end` comes also where the generation breaks off.
         on_round: called with (`Run`, `Round`) after each round.
-        Raises ValueError or TypeError for input that makes no sense; the engine stays usable, after any error.
+        Raises ValueError or TypeError for input that makes no sense, OutOfBlocks where a pool is full; the engine
+        stays usable, after any error.
         """
         if whole("n", n) == 1:
             return _drain(self.stream(prompt, max_new_tokens, seed=seed, **options))
         if n == 0 or options.get("temperature", 0) == 0 or options.get("streamer") is not None:
             raise ValueError(f"n is {n}: several samples need a temperature above 0, and no streamer can show them")
         ids = encode_prompt(prompt, self.target)
-        return [_drain(self.stream(ids, max_new_tokens, seed=sample_seed(seed, i), **options)) for i in range(n)]
+        engine = copy.copy(self)
+        engine._prompt = self.pool.new_sequence(ids) if self.pool is not None else None
+        try:
+            return [_drain(engine.stream(ids, max_new_tokens, seed=sample_seed(seed, i), **options)) for i in range(n)]
+        finally:
+            if engine._prompt is not None:
+                engine._prompt.truncate(0)
 
     def stream(
         self,
@@ -188,7 +205,6 @@ class SpeculativeEngine:
             eos=eos,
             sampling=options,
             source=source,
-            cache=target.new_cache(capacity),
             drafter=begin(target, options, capacity) if begin else copy.copy(self.drafter),
             text=text,
             logprobs=[] if logprobs else None,
@@ -198,8 +214,10 @@ class SpeculativeEngine:
     def _rounds(
         self, run: Run, streamer: Any, on_round: Callable[[Run, Round], None] | None
     ) -> Generator[Chunk, None, Generation]:
-        try:
+        with ExitStack() as at_end:  # after an error too: the next call may need the blocks and use the streamer again
+            at_end.callback(_release, run)
             if streamer is not None:
+                at_end.callback(streamer.end)
                 streamer.put(torch.tensor([run.tokens]))
             if run.budget == 0:
                 run.finish_reason = "length"
@@ -214,19 +232,28 @@ class SpeculativeEngine:
                     on_round(run, round_)
                 text = run.text.show(final=run.finish_reason is not None)
                 yield Chunk(round_.kept, text)
-        finally:  # after an error too: a thread may be waiting for the streamer, and the next call may use it again
-            if streamer is not None:
-                streamer.end()
+            if self.pool is not None and run.cache is not None:
+                run.cache.register(run.tokens[:-1])
         return Generation(run.output, run.text.text, run.finish_reason, run.stats, run.logprobs)
 
     @torch.inference_mode()
     def _prefill(self, run: Run) -> None:
         """Take the prompt into the target's cache, but for its last token, which is pending."""
         start = time.perf_counter()
-        ids = torch.tensor(run.tokens[:-1], dtype=torch.long, device=self.target.device)
+        if self._prompt is not None:
+            run.cache = self._prompt
+        elif self.pool is not None:
+            run.cache = self.pool.new_sequence(run.tokens)
+        else:
+            run.cache = self.target.new_cache(run.prompt_length + run.budget)
+        ids = torch.tensor(run.tokens[run.cache.length : -1], dtype=torch.long, device=self.target.device)
         for chunk in ids.split(PREFILL_CHUNK):
             if len(chunk):
                 self.target.forward(chunk, run.cache, slice(0))
+        if self.pool is not None:
+            run.cache.register(run.tokens[:-1])
+        if self._prompt is not None:
+            run.cache = self._prompt.fork()
         run.stats.prefill_seconds += time.perf_counter() - start
 
     @torch.inference_mode()
@@ -271,6 +298,14 @@ class SpeculativeEngine:
             if run.finish_reason:
                 return emitted[: i + 1]
         return emitted
+
+
+def _release(run: Run) -> None:
+    """Empty the caches of a run that is over or broke off: blocks of a pool are free again."""
+    if run.cache is not None:
+        run.cache.truncate(0)
+    if hasattr(run.drafter, "end"):
+        run.drafter.end()
 
 
 def log_probabilities(logits: Tensor, tokens: list[int]) -> list[float]:

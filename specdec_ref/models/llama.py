@@ -117,11 +117,10 @@ class Layer(nn.Module):
         n, d, h, kv = len(x), self.config.head_dim, self.config.n_heads, self.config.n_kv_heads
         qkv = self.qkv(self.attention_norm(x)).view(n, h + 2 * kv, d)
         qk, v = rotate(qkv[:, : h + kv], cos, sin), qkv[:, h + kv :]
-        keys, values = cache.append(layer, qk[:, h:].transpose(0, 1), v.transpose(0, 1))
         # Grouped queries: the h / kv query heads that share a key head become extra rows of one product, so
         # that keys and values are never copied.
-        q = qk[:, :h].transpose(0, 1).reshape(1, kv, h // kv * n, d)
-        a = F.scaled_dot_product_attention(q, keys.unsqueeze(0), values.unsqueeze(0), attn_mask=mask)
+        q = qk[:, :h].transpose(0, 1).reshape(kv, h // kv * n, d)
+        a = cache.attend(layer, q, qk[:, h:].transpose(0, 1), v.transpose(0, 1), mask)
         x = x + self.out(a.view(h, n, d).transpose(0, 1).reshape(n, h * d))
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
         return x + self.down(F.silu(gate) * up)
