@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 from filelock import FileLock
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from specdec_ref.models.dtype import resolve_dtype
@@ -87,22 +88,25 @@ def load_model(name: str = DEFAULT_MODEL, dtype: str | torch.dtype = "auto", dev
 
 
 def load_folder(folder: Path, dtype: torch.dtype, device: str = "cpu") -> Any:
-    """Load a folder in Hugging Face format: the reference Llama for Llamas, else transformers' own model."""
-    from transformers import AutoTokenizer
+    """Load a folder in Hugging Face format: the reference Llama where it implements the model, else transformers' own.
 
+    Raises ValueError where weights are missing, damaged or pickled, and for a model that cannot take back tokens.
+    """
     config = _read_json(folder / "config.json")
-    state = _safetensors(folder)
     try:
         LlamaConfig.from_hf(config)
-    except ValueError as reason:
-        raise ValueError(f"{folder}: {reason}") from None
-    model = Llama.from_hf(config, state, dtype)
-    generation = folder / "generation_config.json"
-    if generation.exists() and (eos := _read_json(generation).get("eos_token_id")) is not None:
-        model.eos_token_ids = tuple(eos) if isinstance(eos, list) else (eos,)
-    if (folder / "tokenizer_config.json").exists():
-        model.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    return model.to(device)
+    except ValueError:
+        model: Any = _load_with_transformers(folder, dtype, device)
+    else:
+        try:
+            model = Llama.from_hf(config, _safetensors(folder), dtype).to(device)
+        except KeyError as missing:
+            raise ValueError(f"{folder} lacks the model's tensor {missing}") from None
+        generation = folder / "generation_config.json"
+        if generation.exists() and (eos := _read_json(generation).get("eos_token_id")) is not None:
+            model.eos_token_ids = tuple(eos) if isinstance(eos, list) else (eos,)
+    model.tokenizer = _tokenizer(folder)
+    return model
 
 
 def find_folder(name: str) -> Path:
@@ -328,11 +332,65 @@ def _read_json(path: Path) -> dict[str, Any]:
         return json.load(file)
 
 
+def _load_with_transformers(folder: Path, dtype: torch.dtype, device: str) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    from specdec_ref.models.huggingface import HuggingFaceModel
+
+    _weight_files(folder)  # its errors say more than those of transformers
+    load: Any = AutoModelForCausalLM.from_pretrained
+    try:
+        model, report = load(
+            folder,
+            dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{folder}: transformers cannot load this model ({reason[:300]})") from error
+    if missing := sorted(report["missing_keys"]):
+        # transformers would go on with random numbers in their place.
+        raise ValueError(f"{folder} lacks {len(missing)} of the model's tensors, for instance {missing[0]!r}")
+    return HuggingFaceModel(model.to(device))
+
+
+def _tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    config = folder / "tokenizer_config.json"
+    if not config.exists():
+        return None
+    # transformers 5 writes PreTrainedTokenizerFast by a new name, which 4 does not know.
+    renamed = _read_json(config).get("tokenizer_class") == "TokenizersBackend"
+    return (PreTrainedTokenizerFast if renamed else AutoTokenizer).from_pretrained(folder, local_files_only=True)
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model, one or several. Raises ValueError where one is missing."""
+    index = folder / "model.safetensors.index.json"
+    names = set(_read_json(index)["weight_map"].values()) if index.exists() else {"model.safetensors"}
+    files = [folder / name for name in sorted(names)]
+    missing = [file.name for file in files if not file.exists()]
+    if missing and index.exists():
+        raise ValueError(f"{folder} lacks {', '.join(missing)}, which its {index.name} lists: copy the whole folder")
+    if missing:
+        pickled = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in folder.glob(pattern))
+        only = f", only pickled weights ({pickled[0]}), which can run any code when they are opened" if pickled else ""
+        raise ValueError(
+            f"{folder} has no model.safetensors{only}: load the model where you trust it and write the folder with "
+            "save_pretrained"
+        )
+    return files
+
+
 def _safetensors(folder: Path) -> dict[str, torch.Tensor]:
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise ValueError(f"{folder} has no .safetensors weights: save the model with safe_serialization=True")
     state: dict[str, torch.Tensor] = {}
-    for file in files:
-        state |= load_file(file)
+    for file in _weight_files(folder):
+        try:
+            state |= load_file(file)
+        except SafetensorError as error:
+            raise ValueError(f"{file} is damaged ({error}): copy it again") from error
     return state
