@@ -36,6 +36,7 @@ class DraftModelDrafter(Drafter):
         self._agreed = 0  # how many of them were committed when last compared
         self._sampling = Sampling()
         self._vocab = model.vocab_size
+        self._columns: Tensor | None = None  # the map, on the model's device
 
     def check(self, target: CausalLM) -> None:
         """Raises ValueError where draft and target number their tokens differently, or the map does not fit them."""
@@ -48,6 +49,7 @@ class DraftModelDrafter(Drafter):
         fresh._fed, fresh._agreed = [], 0
         fresh._sampling = sampling
         fresh._vocab = target.vocab_size
+        fresh._columns = None if self.token_map is None else torch.tensor(self.token_map, device=self.model.device)
         return fresh
 
     def propose(self, tokens: Sequence[int], gamma: int, source: RandomSource) -> Proposal:
@@ -85,10 +87,10 @@ class DraftModelDrafter(Drafter):
 
     def _in_target_ids(self, logits: Tensor) -> Tensor:
         """The model's logits over the target's ids; a narrower row says that the draft has none of the rest."""
-        if self.token_map is None:
+        if self._columns is None:
             return logits[:, : self._vocab]
         spread = logits.new_full((len(logits), self._vocab), -torch.inf)
-        spread[:, self.token_map] = logits
+        spread[:, self._columns] = logits
         return spread
 
 
@@ -126,7 +128,7 @@ def check_same_tokens(draft: CausalLM, target: CausalLM, token_map: Sequence[int
 def _check_map(token_map: Sequence[int], draft: CausalLM, target: CausalLM) -> None:
     if len(token_map) != draft.vocab_size:
         raise ValueError(
-            f"token_map has {len(token_map):,} entries, the draft {draft.vocab_size:,} tokens: give the target's id of each"
+            f"token_map has {len(token_map):,} entries, the draft {draft.vocab_size:,} tokens: give each its target id"
         )
     outside = [i for i in token_map if not 0 <= i < target.vocab_size]
     if outside:
@@ -137,5 +139,5 @@ def _check_map(token_map: Sequence[int], draft: CausalLM, target: CausalLM) -> N
 
 
 def _plain_tokens(tokenizer: Any) -> dict[str, int]:
-    added = getattr(tokenizer, "get_added_vocab", dict)()
+    added: dict[str, int] = getattr(tokenizer, "get_added_vocab", dict)()
     return {token: i for token, i in tokenizer.get_vocab().items() if token not in added}
