@@ -1,0 +1,36 @@
+"""SmolLM2 through the production loop, enumerated: its own laws, and a draft that sees its last two tokens only."""
+
+from __future__ import annotations
+
+import pytest
+from tiny_models import tiny_llama
+
+from specdec_ref import DraftModelDrafter, SpeculativeEngine
+from specdec_ref.proof import autoregressive_law, difference, enumerate_law
+from specdec_ref.proof.memo import MemoisedModel
+
+
+def compare(model, prompt, rule, **options):
+    """(deviation of the joint law, number of outputs) of the loop with a short-sighted draft."""
+    target, draft = MemoisedModel(model), MemoisedModel(model, window=2)
+    engine = SpeculativeEngine(target, DraftModelDrafter(draft), gamma=2, rule=rule)
+    law = enumerate_law(
+        lambda source: tuple(engine.generate(prompt, 3, source=source, eos_token_id=None, **options).tokens)
+    )
+    expected = autoregressive_law(target.law, prompt, 3, **options)
+    return difference(law, expected), len(expected)
+
+
+@pytest.mark.parametrize("rule", ["token", "block", "match"])
+def test_a_tiny_llama(rule):
+    deviation, outputs = compare(tiny_llama(1), [3, 1, 4], rule, temperature=0.9, top_k=2)
+    assert deviation <= 1e-12 and outputs == 8
+
+
+@pytest.mark.slow
+@pytest.mark.model
+@pytest.mark.parametrize("rule", ["token", "block", "match"])
+def test_smollm2(smollm, rule):
+    prompt = smollm.tokenizer.encode("The capital of France is")
+    deviation, outputs = compare(smollm, prompt, rule, temperature=0.8, top_k=3)
+    assert deviation <= 1e-12 and outputs >= 27
