@@ -251,3 +251,11 @@ def test_the_engine_takes_each_rule_by_name(name):
     draft = ScriptedModel(lambda tokens: (0.1, 0.3, 0.6), 3)
     out = SpeculativeEngine(target, DraftModelDrafter(draft), rule=name).generate([0], 20, temperature=1.0, seed=1)
     assert len(out.tokens) == 20 and out.stats.emitted == 20
+
+
+@pytest.mark.parametrize(
+    ("rule", "lossless"), [("token", True), ("lossy-typical", False), (RULES["match"].verify, None)]
+)
+def test_statistics_say_whether_the_law_was_kept(rule, lossless):
+    engine = SpeculativeEngine(ScriptedModel(lambda tokens: (0.5, 0.5), 2), rule=rule)
+    assert engine.generate([0], 3).stats.lossless is lossless

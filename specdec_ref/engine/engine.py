@@ -208,6 +208,7 @@ class SpeculativeEngine:
             drafter=begin(target, options, capacity) if begin else copy.copy(self.drafter),
             text=text,
             logprobs=[] if logprobs else None,
+            stats=Stats(lossless=getattr(self.rule, "lossless", None)),
         )
         return self._rounds(run, streamer, on_round)
 

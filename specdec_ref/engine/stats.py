@@ -19,6 +19,7 @@ class Stats:
         off is in none of them.
     tested_by_position, accepted_by_position: the same by place in the draft, first place first.
     origins: origin of each emitted token, "accepted", "corrected" or "bonus".
+    lossless: whether the rule keeps the target's law; False for a lossy one, None for a function of the user's own.
     """
 
     rounds: int = 0
@@ -30,6 +31,7 @@ class Stats:
     tested_by_position: list[int] = field(default_factory=list)
     accepted_by_position: list[int] = field(default_factory=list)
     origins: list[str] = field(default_factory=list)
+    lossless: bool | None = None
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
