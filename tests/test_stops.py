@@ -395,3 +395,18 @@ def test_logprobs_are_those_of_the_bare_target_whatever_the_options(gamma, optio
 
 def test_logprobs_of_nothing_are_empty():
     assert run(max_new_tokens=0, logprobs=True).logprobs == []
+
+
+def test_what_a_stop_cut_off_is_in_no_count():
+    """Drafts 0 to 2 are right, number 1 is the end token, number 3 is rejected: two were tested and accepted."""
+    stats = run(gamma=4, wrong=(3,), max_new_tokens=12, eos_token_id=2).stats
+    assert (stats.rounds, stats.drafted, stats.tested, stats.accepted, stats.corrected, stats.bonus) == (
+        1,
+        4,
+        2,
+        2,
+        0,
+        0,
+    )
+    assert stats.tested_by_position == stats.accepted_by_position == [1, 1, 0, 0]
+    assert stats.origins == ["accepted"] * 2 and stats.acceptance_rate == 1.0 and stats.tokens_per_round == 2.0
