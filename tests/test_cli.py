@@ -1,6 +1,7 @@
 """The command line as a user types it."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -21,7 +22,7 @@ def test_help_lists_every_command_and_comes_without_torch():
     out = run("--help").stdout
     for command in ("demo", "generate", "try", "roofline", "kv", "fetch", "doctor"):
         assert f"\n  {command} " in out
-        assert "..." not in out, "a short help that is cut off"
+        assert not re.search(r"\w\.\.\.$", out, re.MULTILINE), "a short help that is cut off"
 
 
 @pytest.mark.parametrize("command", ["demo", "generate", "try", "roofline", "kv", "fetch", "doctor"])

@@ -90,7 +90,7 @@ def _pass_values(work: Work, time: StepTime) -> dict[str, Any]:
     }
 
 
-@click.command()
+@click.command(short_help="What bounds a model on a chip: prefill, decode, verify.")
 @click.option("--model", required=True, help=MODEL_HELP)
 @click.option("--chip", required=True, help="A known chip, such as h100-sxm.")
 @click.option("--tp", default=1, show_default=True, help="Tensor-parallel degree: chips that share the model.")
@@ -201,7 +201,7 @@ def _print_roofline(
     )
 
 
-@click.command()
+@click.command(short_help="The size of the key-value cache, scales included.")
 @click.option("--model", required=True, help=MODEL_HELP)
 @click.option("--context", default=8192, show_default=True, help="Tokens of each sequence.")
 @click.option("--batch", default=1, show_default=True, help="Sequences.")

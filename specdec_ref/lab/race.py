@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec_ref.engine import Generation
-from specdec_ref.engine.prompt import encode_prompt
+from specdec_ref.proof.neartie import compare_greedy
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,9 @@ def race(first: Callable[[], Generation], second: Callable[[], Generation], repe
 
 
 def describe_difference(result: Race, target: Any, prompt: Any) -> str:
-    """One sentence: the same tokens, or where the arms part and how near the two tokens were there."""
-    if result.same_tokens:
+    """One sentence: the same tokens, or where greedy outputs part and how near the two tokens were there."""
+    found = compare_greedy(result.first.tokens, result.second.tokens, target, prompt)
+    if found.kind == "same":
         return "Both wrote the same tokens."
-    return str(compare_greedy(target, encode_prompt(prompt, target), result.first.tokens, result.second.tokens))
+    words = [target.tokenizer.decode([t]) if t is not None else None for t in found.tokens]
+    return f"They part at token {found.position} ({words[0]!r} or {words[1]!r}): {found}."
