@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 export VENV
 BIN = $(VENV)/bin
+TWO = --numprocesses=2 --dist=loadfile
 NOTEBOOKS = --nbval-lax --nbval-current-env --nbval-cell-timeout=60 --nbval-kernel-startup-timeout=60 \
 	--nbval-sanitize-with=tests/nbval_sanitize.cfg
 
@@ -33,14 +34,17 @@ lint: test-setup
 	$(BIN)/mypy
 
 check: lint
-	$(BIN)/pytest -m "not model and not slow and not browser and not install" tests
+	$(BIN)/pytest $(TWO) -m "not model and not slow and not browser and not install and not timing" tests
 
+# What times something runs last and alone.
 test: lint
-	$(BIN)/pytest -m "not slow" tests
+	$(BIN)/pytest $(TWO) -m "not slow and not timing" tests
+	$(BIN)/pytest -m "timing and not slow" tests
 	$(BIN)/pytest $(NOTEBOOKS) lessons
 
 test-all: lint
-	$(BIN)/pytest tests
+	$(BIN)/pytest $(TWO) -m "not timing" tests
+	$(BIN)/pytest -m timing tests
 	$(BIN)/pytest $(NOTEBOOKS) lessons
 
 format: test-setup

@@ -46,6 +46,7 @@ def test_float32_speculation_writes_the_same_tokens():
         assert a.tokens == b.tokens
 
 
+@pytest.mark.timing
 @pytest.mark.skipif(not FAST_BF16, reason="these cores have no fast bfloat16")
 def test_lookup_on_a_rewrite_is_at_least_half_as_fast_again(model):
     plain, speculative = SpeculativeEngine(model), SpeculativeEngine(model, NGramDrafter(), 8)
@@ -58,6 +59,7 @@ def test_lookup_on_a_rewrite_is_at_least_half_as_fast_again(model):
     assert max(ratios) >= 1.5, ratios
 
 
+@pytest.mark.timing
 @pytest.mark.skipif(not FAST_BF16, reason="these cores have no fast bfloat16")
 def test_plain_decoding_is_at_least_1_3_times_transformers(model):
     """One interleaved run over the same ids; both keep a cache, both in bfloat16."""

@@ -44,18 +44,22 @@ def depending_on_all(laws: Sequence[Sequence[float]]) -> Law:
 
 
 def model_drafter(vocab: int) -> Drafter:
+    """Another model over the same vocabulary."""
     return DraftModelDrafter(ScriptedModel(depending_on_all(DRAFT_LAWS[vocab]), vocab))
 
 
 def same_drafter(vocab: int) -> Drafter:
+    """The target's own law: everything it drafts is accepted."""
     return DraftModelDrafter(ScriptedModel(depending_on_all(LAWS[vocab]), vocab))
 
 
 def smaller_drafter(vocab: int) -> Drafter:
+    """A draft that lacks the target's last token."""
     return model_drafter(vocab - 1)
 
 
 def larger_drafter(vocab: int) -> Drafter:
+    """A draft with one token that the target lacks."""
     return model_drafter(vocab + 1)
 
 
@@ -66,6 +70,7 @@ def mapped_drafter(vocab: int) -> Drafter:
 
 
 def lookup_drafter(vocab: int) -> Drafter:
+    """One-hot laws, from the text itself."""
     return NGramDrafter(max_ngram=2)
 
 

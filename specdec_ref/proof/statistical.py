@@ -100,21 +100,25 @@ def pairs(first: Tensor, second: Tensor) -> dict[tuple[int, int], float]:
 
 
 def coin_pairs(draws: int, seed: int) -> Iterable[Any]:
+    """Two coins after each other."""
     source = RandomSource(seed)
     return ((source.bernoulli(0.3), source.bernoulli(0.3)) for _ in range(draws))
 
 
 def token_pairs(draws: int, seed: int) -> Iterable[Any]:
+    """Two tokens after each other."""
     source = RandomSource(seed)
     return ((source.categorical(P1), source.categorical(P1)) for _ in range(draws))
 
 
 def coin_then_token(draws: int, seed: int) -> Iterable[Any]:
+    """A coin, then a token."""
     source = RandomSource(seed)
     return ((source.bernoulli(0.3), source.categorical(P1)) for _ in range(draws))
 
 
 def token_then_coin(draws: int, seed: int) -> Iterable[Any]:
+    """A token, then a coin."""
     source = RandomSource(seed)
     return ((source.categorical(P1), source.bernoulli(0.3)) for _ in range(draws))
 
