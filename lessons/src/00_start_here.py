@@ -89,20 +89,24 @@ from specdec_ref.lab.plots import pass_cost_figure, ratio_figure, show
 from specdec_ref.lab.race import race
 
 races = {
-    p.domain: race(
+    p: race(
         lambda p=p: plain.generate(p.messages, max_new_tokens=50),
         lambda p=p: speculative.generate(p.messages, max_new_tokens=50),
         repeats=3,
     )
     for p in (chat, rewrite)
 }
-for domain, r in races.items():
-    print(f"{domain:10} {r.verdict()}")
+for p, r in races.items():
+    print(f"{p.domain:10} {r.verdict()}")
 
 # %%
 show(
-    ratio_figure(list(races), [r.ratios for r in races.values()], [my_guess_for_open_chat, my_guess_for_a_rewrite]),
-    alt="Times as fast as plain decoding, measured here. " + "; ".join(f"{domain}: {r}" for domain, r in races.items()),
+    ratio_figure(
+        [p.domain for p in races],
+        [r.ratios for r in races.values()],
+        [my_guess_for_open_chat, my_guess_for_a_rewrite],
+    ),
+    alt="Times as fast as plain decoding, measured here. " + "; ".join(f"{p.domain}: {r}" for p, r in races.items()),
 )
 
 # %% [markdown]
@@ -110,11 +114,9 @@ show(
 # is not the clock: look at how many tokens each target pass gave.
 
 # %%
-for domain, r in races.items():
+for p, r in races.items():
     s = r.second.stats
-    print(
-        f"{domain:10} {s.tokens_per_round:.2f} tokens a pass, acceptance rate {s.acceptance_rate:.2f} of tested drafts"
-    )
+    print(f"{p.domain:10} {s.tokens_per_round:.2f} tokens a pass, {s.acceptance_rate:.2f} of tested drafts accepted")
 
 # %% [markdown]
 # ## 4. Where the gain comes from
@@ -150,12 +152,12 @@ for n, c in cost.items():
 # near 1. Let us see how well that predicts the race.
 
 # %%
-for domain, r in races.items():
+for p, r in races.items():
     s = r.second.stats
     tokens_in_a_pass = 1 + s.drafted / s.rounds
     nearest = min(cost, key=lambda n: abs(n - tokens_in_a_pass))
     predicted = s.tokens_per_round / cost[nearest]
-    print(f"{domain:10} predicted {predicted:.2f}x, measured {r}")
+    print(f"{p.domain:10} predicted {predicted:.2f}x, measured {r}")
 
 # %% [markdown]
 # The prediction leaves things out: it takes the mean number of drafted tokens for every round, and forgets the prompt's
@@ -186,10 +188,8 @@ draft_explorer(target, [p for p in prompts() if p.id.endswith("-1")], gamma=4)
 # %%
 from specdec_ref.lab.race import describe_difference
 
-for domain, r in races.items():
-    print(
-        f"{domain:10} {describe_difference(r, target, prompt('chat-1' if domain == 'open chat' else 'rewrite-1').messages)}"
-    )
+for p, r in races.items():
+    print(f"{p.domain:10} {describe_difference(r, target, p.messages)}")
 
 # %% [markdown]
 # With sampling the *law* of the text is the same, not each single text: two honest dice do not show the same number
@@ -224,7 +224,7 @@ for domain, r in races.items():
 # What you ran here is known as *prompt lookup decoding* or *n-gram speculation*. In transformers it is
 # `model.generate(..., prompt_lookup_num_tokens=8)`, and a draft model is `assistant_model=`. In vLLM it is
 # `speculative_config={"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_max": 3}`; TensorRT-LLM calls it
-# `NGramDecodingConfig`. All of them count accepted tokens as you did above.
+# `NGramDecodingConfig`.
 
 # %% [markdown]
 # ## The way from here

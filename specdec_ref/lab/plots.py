@@ -56,7 +56,7 @@ def show(figure: Figure, alt: str) -> HTML:
 
 def ratio_figure(names: Sequence[str], ratios: Sequence[Sequence[float]], guesses: Sequence[float] = ()) -> Figure:
     """Speedups of several races: every pair of runs as a dot, the median as a bar, a learner's guesses as crosses."""
-    figure, (ax,) = new_figure(7.5, 0.9 + 0.7 * len(names))
+    figure, (ax,) = new_figure(7.5, 1.3 + 0.7 * len(names))
     for y, values in enumerate(ratios):
         ordered = sorted(values)
         ax.barh(y, ordered[len(ordered) // 2], height=0.5, color=SKY, label="median" if y == 0 else None)
@@ -72,7 +72,7 @@ def ratio_figure(names: Sequence[str], ratios: Sequence[Sequence[float]], guesse
     ax.invert_yaxis()
     ax.set_xlim(left=0)
     ax.set_xlabel("times as fast as plain decoding (dashed: equally fast)")
-    ax.legend(loc="lower right")
+    figure.legend(loc="outside upper right", ncols=3, frameon=False)
     return figure
 
 

@@ -80,4 +80,10 @@ def describe_difference(result: Race, target: Any, prompt: Any) -> str:
     if found.kind == "same":
         return "Both wrote the same tokens."
     words = [target.tokenizer.decode([t]) if t is not None else None for t in found.tokens]
-    return f"They part at token {found.position} ({words[0]!r} or {words[1]!r}): {found}."
+    cause = (
+        "a near-tie, which rounding can tip" if found.kind == "near-tie" else "an error, rounding does not explain it"
+    )
+    return (
+        f"They part at token {found.position}, {words[0]!r} or {words[1]!r}: {cause} "
+        f"(logit gap {found.gap:.2g}, rounding scale {found.rounding:.2g})."
+    )
