@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specdec_ref.cache.paged import PagedKVPool
 from specdec_ref.draft.base import Drafter
 from specdec_ref.models.base import CausalLM
 from specdec_ref.sampling import RandomSource, Sampling
@@ -25,10 +26,17 @@ class DraftModelDrafter(Drafter):
 
     token_map: for a model over a part of the target's vocabulary, the target's id of each of its tokens. Everything
         here is in the target's ids but for what the model is fed and answers.
+    cache: a pool for the draft's keys and values; None gives each generation memory of its own.
+    Raises ValueError for a pool of another model.
     """
 
-    def __init__(self, model: CausalLM, token_map: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, model: CausalLM, token_map: Sequence[int] | None = None, cache: PagedKVPool | None = None
+    ) -> None:
+        if cache is not None:
+            cache.check(model)
         self.model = model
+        self.pool = cache
         self.token_map = None if token_map is None else [int(i) for i in token_map]
         self._own_id = {i: own for own, i in enumerate(self.token_map or range(model.vocab_size))}
         self.cache: Any = None
@@ -45,7 +53,8 @@ class DraftModelDrafter(Drafter):
     def begin(self, target: CausalLM, sampling: Sampling, capacity: int) -> DraftModelDrafter:
         fresh = copy.copy(self)
         limit = self.model.max_context
-        fresh.cache = self.model.new_cache(capacity if limit is None else min(capacity, limit))
+        capacity = capacity if limit is None else min(capacity, limit)
+        fresh.cache = self.model.new_cache(capacity) if self.pool is None else self.pool.new_sequence()
         fresh._fed, fresh._agreed = [], 0
         fresh._sampling = sampling
         fresh._vocab = target.vocab_size
@@ -58,15 +67,15 @@ class DraftModelDrafter(Drafter):
             gamma = min(gamma, self.model.max_context - len(tokens) + 1)
         if gamma <= 0:
             return Proposal([])
+        if self.pool is not None and not self._fed:
+            self.cache.reuse(self._own_ids(tokens))
+            self._fed = list(tokens[: self.cache.length])
         new = list(tokens[self.cache.length :])
         drafted: list[int] = []
         laws = []
         for _ in range(gamma):
-            # Tokens that the draft does not have are fed as 0: its guess gets worse, the output stays exact.
-            ids = [self._own_id.get(t, 0) for t in new]
-            logits = self.model.forward(
-                torch.tensor(ids, device=self.model.device), self.cache, slice(len(ids) - 1, None)
-            )
+            ids = torch.tensor(self._own_ids(new), device=self.model.device)
+            logits = self.model.forward(ids, self.cache, slice(len(ids) - 1, None))
             self._fed += new
             q = self._sampling.probs(self._in_target_ids(logits), [*tokens, *drafted])
             if self._sampling.reads_context and not q.any():  # all that a smaller vocabulary holds is forbidden
@@ -84,6 +93,16 @@ class DraftModelDrafter(Drafter):
         del self._fed[keep:]
         self.cache.truncate(keep)
         self._agreed = keep
+
+    def end(self) -> None:
+        """Offer what the draft's pool holds of this sequence for reuse, and give the blocks back."""
+        if self.pool is not None:
+            self.cache.register(self._own_ids(self._fed))
+            self.cache.truncate(0)
+
+    def _own_ids(self, tokens: Sequence[int]) -> list[int]:
+        """What the model is fed. A token it does not have becomes 0: its guess gets worse, the output stays exact."""
+        return [self._own_id.get(t, 0) for t in tokens]
 
     def _in_target_ids(self, logits: Tensor) -> Tensor:
         """The model's logits over the target's ids; a narrower row says that the draft has none of the rest."""
