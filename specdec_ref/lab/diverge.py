@@ -33,7 +33,7 @@ def diverging_html(outputs: dict[str, Sequence[int]], tokenizer: Any) -> str:
 def _paragraph(title: str, same: str, different: str) -> str:
     mark = f'<b style="border-bottom: 2px solid #D55E00">{html.escape(different)}</b>' if different else ""
     return (
-        f"<p><i>{html.escape(title)}</i></p>"
-        f'<div style="font-family: monospace; white-space: pre-wrap; line-height: 1.5; margin-left: 1.5em">'
+        f'<p style="margin: 0.8em 0 0.2em"><i>{html.escape(title)}</i></p>'
+        f'<div style="font-family: monospace; white-space: pre-wrap; line-height: 1.5; margin: 0 0 0.8em 1.5em">'
         f"{html.escape(same)}{mark}</div>"
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 import ipywidgets
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from specdec_ref.draft import DraftModelDrafter
 from specdec_ref.engine import Generation, Round, Run, SpeculativeEngine, Stats
@@ -100,14 +101,14 @@ def round_html(step: Step, tokenizer: Any = None, title: str = "") -> str:
     """
     emitted = [*zip(step.drafted[: step.accepted], ["accepted"] * step.accepted), (step.token, step.origin)]
     context = " ".join(_tile(t, "", tokenizer) for t in step.context[:-1])
-    places = "".join(f"<th>{i}</th>" for i in range(1, len(step.drafted) + 2))
+    places = "".join(f"<th style='text-align: center'>{i}</th>" for i in range(1, len(step.drafted) + 2))
     drafted = "".join(_cell(t, fate, tokenizer) for t, fate in zip(step.drafted, step.fates))
     out = "".join(
         _cell(t, origin if i < len(step.kept) else "cut: behind the end", tokenizer)
         for i, (t, origin) in enumerate(emitted)
     )
     table = (
-        f"<table style='text-align: center'><tr><th>place</th>{places}</tr>"
+        f"<table><tr><th>place</th>{places}</tr>"
         f"<tr><th>drafted</th>{drafted}</tr><tr><th>emitted</th>{out}</tr></table>"
     )
     return (
@@ -146,6 +147,7 @@ def rounds_figure(runs: Mapping[str, Sequence[tuple[int, int]]]) -> Figure:
         ax.set(title=f"{name}: {len(rounds)} passes", xlabel="round", ylabel="tokens", xlim=(0.3, most + 0.7))
         ax.set_ylim(0, top + 0.4)
         ax.set_yticks(range(top + 1))
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.grid(axis="x", visible=False)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
