@@ -142,27 +142,28 @@ def histogram_figure(law: Sequence[float], counts: Mapping[int, Sequence[int]]) 
 def convergence_figure(
     draws: Sequence[int], distances: Mapping[str, Sequence[float]], limits: Mapping[str, float]
 ) -> Figure:
-    """TV between the frequencies and p over the number of draws, on two log axes; `limits` are drawn as dotted lines.
+    """TV between the frequencies and p over the number of draws, on two log axes; a distance of 0 has no place there.
 
     distances: for each program its TV after each of `draws`. limits: the exact TV of a program's law, where not 0.
     """
     figure, (ax,) = new_figure(8, 4.2)
     for name, values in distances.items():
-        (line,) = ax.plot(draws, [max(v, 1e-6) for v in values], label=name, markersize=5)
-        if limits.get(name):
+        (line,) = ax.plot(draws, [v if v > 0 else float("nan") for v in values], label=name, markersize=5)
+        if limits.get(name, 0) > 0:
             ax.axhline(limits[name], color=line.get_color(), linestyle=":", linewidth=1.5)
             ax.annotate(
                 f"exact: {limits[name]:.3f}",
-                (draws[0], limits[name]),
+                (draws[-1], limits[name]),
                 textcoords="offset points",
-                xytext=(4, 4),
+                xytext=(0, 5),
+                ha="right",
                 color=line.get_color(),
             )
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlabel("draws")
     ax.set_ylabel("total variation to p")
-    ax.legend(loc="upper right")
+    ax.legend(loc="lower left")
     return figure
 
 
