@@ -231,7 +231,7 @@ print("both together:     ", *(f"{e:.2f}" for e in step.emitted))
 # you like: by the claim that changes nothing. Until the text is full. $\square$
 #
 # Note what was used: after any prefix the draft proposes from the law $q$ that it *reports*, and the target's $p$ belongs
-# to that very prefix. A row off by one, a cache that was rolled back wrongly, a $q$ from before top-k: each of them breaks
+# to that very prefix. A row off by one, a target's cache that was rolled back wrongly, a $q$ from before top-k: each of them breaks
 # the proof. Let us look at a round whose laws depend on all tokens so far.
 
 # %% tags=["nbval-check-output"]
@@ -346,7 +346,8 @@ def article_token(p, q, source):
 
 
 article_law = list(enumerate_law(lambda source: article_token(p, q, source)).values())
-by_formula = [min(a, b) + (1 - Fraction(kept).limit_denominator(100)) * a for a, b in zip(p, q)]
+beta = sum(map(min, p, q))
+by_formula = [min(a, b) + (1 - beta) * a for a, b in zip(p, q)]
 print("enumerated:", *article_law, " as decimals:", *map(float, article_law))
 print("min(p, q) + (1 - beta) p gives the same:", by_formula == article_law)
 
