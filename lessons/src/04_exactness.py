@@ -699,8 +699,8 @@ for rule in ("token", "lossy-leniency", "lossy-typical"):
 #
 # All of this holds for real numbers. A computer rounds, and a pass over nine tokens adds its numbers in another order than
 # nine passes over one. So the rule is exact for the $p$ *that it is given*, and that $p$ differs a little from the one that
-# plain decoding would have seen. "Exact down to machine precision", says the article, and machine precision of bfloat16 is
-# 8 significant bits.
+# plain decoding would have seen. The article promises the target's law "down to machine precision". That of bfloat16
+# is 8 significant bits.
 #
 # Greedy decoding shows it best: where the two best tokens are all but equally likely, the rounding may turn them. Three
 # prompts, 12 tokens each, plain and speculative, in two precisions:
