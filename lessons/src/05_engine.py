@@ -713,18 +713,9 @@ except RuntimeError as error:
 # engine:
 
 # %%
-from html import escape
+from specdec_ref.lab.article import claims_html
 
-from specdec_ref.arithmetic.claims import claims, settle
-
-about_the_engine = [c for c in claims() if 20 <= c.number <= 27]
-holds = {c.number: settle(c).text if c.computation else c.holds for c in about_the_engine}
-HTML(
-    "".join(
-        f"<p>{c.number}. <i>{escape(c.says)}</i> <b>{c.verdict}</b>: {escape(holds[c.number])}</p>"
-        for c in about_the_engine
-    )
-)
+HTML(claims_html(*range(20, 28)))
 
 # %% [markdown]
 # ## Check yourself
