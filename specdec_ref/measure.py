@@ -194,23 +194,27 @@ class Machine:
     capacity: int
     rates: tuple[Rates, ...]
 
-    def best(self, dtype: str) -> Rates:
-        """The rates of `dtype` with the number of threads that streams weights fastest. Raises ValueError."""
-        own = [r for r in self.rates if r.dtype == dtype]
+    def best(self, dtype: str, threads: int | None = None) -> Rates:
+        """The rates of `dtype` with `threads`, or with the number that streams weights fastest. Raises ValueError."""
+        own = [r for r in self.rates if r.dtype == dtype and threads in (None, r.threads)]
         if not own:
-            raise ValueError(f"{dtype} was not measured, only {', '.join(dict.fromkeys(r.dtype for r in self.rates))}")
+            known = ", ".join(f"{r.dtype} with {r.threads}" for r in self.rates)
+            wanted = dtype if threads is None else f"{dtype} with {threads}"
+            raise ValueError(f"{wanted} was not measured, only {known} threads")
         return max(own, key=lambda r: r.bandwidth)
 
-    def accelerator(self, dtype: str | None = None) -> Accelerator:
+    def accelerator(self, dtype: str | None = None, threads: int | None = None) -> Accelerator:
         """The machine as a row like those of the datasheets, so that it goes onto the same roofline.
 
-        Its bandwidth is what weights in `dtype` reach, or the highest of any format.
+        Its bandwidth is what weights in `dtype` reach, or the highest of any format; `threads` None takes the best.
         """
+        some = [r for r in self.rates if threads in (None, r.threads)]
+        formats = [dtype] if dtype else {r.dtype for r in some}
         return Accelerator(
             name="this machine",
-            bandwidth=self.best(dtype).bandwidth if dtype else max(r.bandwidth for r in self.rates),
+            bandwidth=max(self.best(d, threads).bandwidth for d in formats),
             capacity=self.capacity,
-            rates={r.dtype: max(s.matrix_rate for s in self.rates if s.dtype == r.dtype) for r in self.rates},
+            rates={r.dtype: max(s.matrix_rate for s in some if s.dtype == r.dtype) for r in some},
             label=self.name,
             source="measured here",
             date=datetime.date.today().isoformat(),

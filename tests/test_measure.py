@@ -162,8 +162,16 @@ def test_a_format_has_the_bandwidth_that_its_own_weights_reach():
     assert MACHINE.accelerator("bf16").bandwidth == 12e9, "of the number of threads that streams bf16 fastest"
     assert MACHINE.best("bf16").threads == 1 and MACHINE.best("fp32").threads == 2
     assert MACHINE.best("fp32").steadiness == pytest.approx(15 / 16)
-    with pytest.raises(ValueError, match="fp16 was not measured, only fp32, bf16"):
+    with pytest.raises(ValueError, match=r"fp16 was not measured, only fp32 with 1, .*, bf16 with 2 threads"):
         MACHINE.accelerator("fp16")
+
+
+def test_one_thread_has_a_roofline_of_its_own():
+    chip = MACHINE.accelerator("bf16", threads=1)
+    assert (chip.bandwidth, chip.rates) == (12e9, {"fp32": 90e9, "bf16": 600e9})
+    assert MACHINE.accelerator(threads=1).bandwidth == 12e9
+    with pytest.raises(ValueError, match="bf16 with 4 was not measured"):
+        MACHINE.accelerator("bf16", threads=4)
 
 
 def test_a_real_measurement_has_the_right_order_of_magnitude():
