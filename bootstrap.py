@@ -86,8 +86,12 @@ def install_torch() -> None:
 
 
 def lab(args: list[str]) -> None:
-    """JupyterLab on the first lesson; it takes the next port where one is busy, and prints its address."""
-    command = [str(PYTHON), "-m", "jupyterlab", str(ROOT / "lessons" / "00_start_here.ipynb"), *args]
+    """JupyterLab on the first lesson; it takes the next port where one is busy, and prints its address.
+
+    The lesson is the server's default page, so that it is found without a browser on this machine too.
+    """
+    first = "--LabApp.default_url=/lab/tree/lessons/00_start_here.ipynb"
+    command = [str(PYTHON), "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT}", first, *args]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")  # in a container the learner is root
     sys.exit(subprocess.run(command, cwd=ROOT).returncode)
