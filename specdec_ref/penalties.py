@@ -63,7 +63,7 @@ def process(row: Tensor, context: Tensor, processor: Processor, vocab_size: int)
     """
     scores = row.new_full((1, max(vocab_size, len(row))), -math.inf)
     scores[0, : len(row)] = row
-    result = processor(context[None], scores)
+    result = processor(context[None].clone(), scores)  # later rows of a block read the same context
     if not isinstance(result, Tensor) or result.shape != scores.shape:
         what = list(result.shape) if isinstance(result, Tensor) else type(result).__name__
         raise ValueError(f"{processor!r} returned {what}: a processor returns scores of shape {list(scores.shape)}")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specdec_ref.cache.paged import PagedKVPool
 from specdec_ref.draft.base import Drafter
-from specdec_ref.models.base import CausalLM
+from specdec_ref.models.base import CausalLM, check_model
 from specdec_ref.sampling import RandomSource, Sampling
 from specdec_ref.verify import Proposal
 
@@ -27,12 +27,13 @@ class DraftModelDrafter(Drafter):
     token_map: for a model over a part of the target's vocabulary, the target's id of each of its tokens. Everything
         here is in the target's ids but for what the model is fed and answers.
     cache: a pool for the draft's keys and values; None gives each generation memory of its own.
-    Raises ValueError for a pool of another model.
+    Raises ValueError for a pool of another model, TypeError for what is no model.
     """
 
     def __init__(
         self, model: CausalLM, token_map: Sequence[int] | None = None, cache: PagedKVPool | None = None
     ) -> None:
+        check_model(model)
         if cache is not None:
             cache.check(model)
         self.model = model
@@ -62,7 +63,7 @@ class DraftModelDrafter(Drafter):
         return fresh
 
     def propose(self, tokens: Sequence[int], gamma: int, source: RandomSource) -> Proposal:
-        """`gamma` tokens drawn one by one; fewer, or none, where the draft's own context is full."""
+        """`gamma` tokens drawn one by one; fewer up to an end token, or where the draft's own context is full."""
         if self.model.max_context is not None:
             gamma = min(gamma, self.model.max_context - len(tokens) + 1)
         if gamma <= 0:
@@ -82,6 +83,8 @@ class DraftModelDrafter(Drafter):
                 break
             drafted.append(source.categorical(q[0]))
             laws.append(q)
+            if drafted[-1] in self._sampling.eos:  # what comes behind it is never kept
+                break
             new = drafted[-1:]
         return Proposal(drafted, None if self._sampling.greedy or not laws else torch.cat(laws))
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 
 from specdec_ref.models.base import CausalLM
 from specdec_ref.sampling import Sampling
-from specdec_ref.verify import Proposal
+from specdec_ref.verify import Proposal, Verdict
 
 SAMPLING_OPTIONS = [f.name for f in fields(Sampling) if f.name not in ("prompt_length", "vocab_size", "eos")]
 OTHER_OPTIONS = ["seed", "source", "stop", "eos_token_id", "logprobs", "streamer", "on_round"]
@@ -33,7 +33,10 @@ NAMES_ELSEWHERE = {
 }
 """What other libraries call an option, and what it is here."""
 
-LAW_TOLERANCE = 1e-3  # a law that was rounded to float32 sums to 1 within it, one in bfloat16 or of logits does not
+LAW_TOLERANCE = 1e-4
+"""How far a law's sum may be from 1: float32 stays well within it, and the output's law is off by less."""
+LAW_TOLERANCE_16 = 1e-2
+"""The same for laws in 16 bits, which are normalised then, as whoever drew from them has done."""
 
 
 def whole(name: str, value: Any) -> int:
@@ -63,9 +66,10 @@ def sampling_options(options: Mapping[str, Any], target: CausalLM) -> Sampling:
     return Sampling(**given)
 
 
-def stop_strings(stop: str | Sequence[str], target: CausalLM) -> list[str]:
+def stop_strings(stop: str | Iterable[str] | None, target: CausalLM) -> list[str]:
     """The strings that end the text. Raises ValueError for an empty one, or where no tokenizer makes text."""
-    strings = [stop] if isinstance(stop, str) else list(stop or ())
+    stop = () if stop is None else stop
+    strings = list(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else [stop]
     if not all(isinstance(s, str) and s for s in strings):
         raise ValueError(f"stop is {stop!r}: give strings that are not empty")
     if strings and target.tokenizer is None:
@@ -73,7 +77,7 @@ def stop_strings(stop: str | Sequence[str], target: CausalLM) -> list[str]:
     return strings
 
 
-def eos_ids(eos: int | Iterable[int] | str | None, target: CausalLM) -> frozenset[int]:
+def eos_ids(eos: int | Iterable[int] | torch.Tensor | str | None, target: CausalLM) -> frozenset[int]:
     """The ids that end the output. Raises ValueError for anything that is not an id of the target."""
     if eos is None:
         return frozenset()
@@ -81,6 +85,8 @@ def eos_ids(eos: int | Iterable[int] | str | None, target: CausalLM) -> frozense
         if eos != "target":
             raise ValueError(f"eos_token_id is {eos!r}: give an id, several, or None")
         return frozenset(target.eos_token_ids)
+    if isinstance(eos, torch.Tensor):
+        eos = eos.tolist()
     ids = [whole("eos_token_id", i) for i in (eos if isinstance(eos, Iterable) else [eos])]
     outside = [i for i in ids if i >= target.vocab_size]
     if outside:
@@ -97,7 +103,7 @@ def check_drafter(drafter: Any) -> None:
 
 
 def check_proposal(proposal: Any, gamma: int, vocab_size: int) -> Proposal:
-    """The proposal itself. Raises ValueError or TypeError where using it would break the output without a sign.
+    """The proposal, laws in 16 bits normalised. Raises ValueError or TypeError for what would break output silently.
 
     gamma: how many tokens were asked for; vocab_size: the target's.
     """
@@ -107,7 +113,7 @@ def check_proposal(proposal: Any, gamma: int, vocab_size: int) -> Proposal:
     if len(tokens) > gamma:
         raise ValueError(f"the drafter proposed {len(tokens)} tokens where {gamma} were asked for: cut before drawing")
     for x in tokens:
-        if not isinstance(x, int) or not 0 <= x < vocab_size:
+        if not _index(x, vocab_size):
             raise ValueError(f"the drafter proposed {x!r}: a token is an int from 0 to {vocab_size - 1}")
     if proposal.parents is not None and list(proposal.parents) != list(range(-1, len(tokens) - 1)):
         raise ValueError(f"the proposal is a tree with parents {proposal.parents}: this engine verifies chains")
@@ -116,10 +122,12 @@ def check_proposal(proposal: Any, gamma: int, vocab_size: int) -> Proposal:
             raise ValueError(
                 f"the draft's laws have {probs.shape[-1]} tokens, the target {vocab_size}: crop the logits"
             )
+        rounded = probs.dtype in (torch.float16, torch.bfloat16)
         sums, least = probs.sum(-1, dtype=torch.float32), probs.amin().item()
-        if not (((sums - 1).abs() <= LAW_TOLERANCE).all() and least >= 0):
+        tolerance = LAW_TOLERANCE_16 if rounded else LAW_TOLERANCE
+        if not (((sums - 1).abs() <= tolerance).all() and least >= 0):
             raise ValueError(
-                f"the draft's laws sum to {[round(s, 4) for s in sums.tolist()]}, least entry {least:.3g}: "
+                f"the draft's laws sum to {[round(s, 5) for s in sums.tolist()]}, least entry {least:.3g}: "
                 "each has to be a probability distribution, the one its token was drawn from"
             )
         for i, x in enumerate(tokens):
@@ -127,7 +135,28 @@ def check_proposal(proposal: Any, gamma: int, vocab_size: int) -> Proposal:
                 raise ValueError(
                     f"drafted token {x} at place {i} has probability 0 in its law: report the one it was drawn from"
                 )
+        if rounded:
+            return replace(proposal, probs=probs.float() / sums.unsqueeze(-1))
     return proposal
+
+
+def check_verdict(verdict: Any, drafted: int, vocab_size: int) -> Verdict:
+    """The verdict itself. Raises TypeError or ValueError where a rule of the user's own would break the output.
+
+    drafted: how many tokens were proposed.
+    """
+    if not isinstance(verdict, Verdict):
+        raise TypeError(f"the rule returned {type(verdict).__name__}: a rule returns Verdict(accepted, token, origin)")
+    if not _index(verdict.accepted, drafted + 1):
+        raise ValueError(f"the rule accepted {verdict.accepted!r} of {drafted} drafts: give an int from 0 to {drafted}")
+    if not _index(verdict.token, vocab_size):
+        raise ValueError(f"the rule emitted {verdict.token!r}: a token is an int from 0 to {vocab_size - 1}")
+    return verdict
+
+
+def _index(x: Any, n: int) -> bool:
+    """Whether `x` is an int from 0 to n - 1. A tensor is none: it would never be found among the end tokens."""
+    return isinstance(x, int) and not isinstance(x, bool) and 0 <= x < n
 
 
 def _bad_words(words: Any, target: CausalLM) -> Any:

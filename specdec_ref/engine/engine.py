@@ -20,11 +20,19 @@ from torch import Tensor
 
 from specdec_ref.cache.paged import PagedCache, PagedKVPool
 from specdec_ref.draft import Drafter
-from specdec_ref.engine.checks import check_drafter, check_proposal, eos_ids, sampling_options, stop_strings, whole
+from specdec_ref.engine.checks import (
+    check_drafter,
+    check_proposal,
+    check_verdict,
+    eos_ids,
+    sampling_options,
+    stop_strings,
+    whole,
+)
 from specdec_ref.engine.prompt import encode_prompt
 from specdec_ref.engine.stats import Stats
 from specdec_ref.engine.text import TextStream
-from specdec_ref.models.base import CausalLM
+from specdec_ref.models.base import CausalLM, check_model
 from specdec_ref.sampling import RandomSource, Sampling, sample_seed
 from specdec_ref.verify import RULES, Proposal, Rule, Verdict
 
@@ -103,7 +111,7 @@ class SpeculativeEngine:
     cache: a pool for the target's keys and values; generations share in it what their prompts share. None gives each
         generation memory of its own.
     Raises ValueError for a negative gamma, an unknown rule, a drafter whose tokens are not the target's, or a pool of
-    another model; TypeError for something that cannot draft.
+    another model; TypeError for a target that is no model, or something that cannot draft.
     """
 
     def __init__(
@@ -116,6 +124,7 @@ class SpeculativeEngine:
     ) -> None:
         if isinstance(rule, str) and rule not in RULES:
             raise ValueError(f"no rule {rule!r}: there are {', '.join(RULES)}")
+        check_model(target)
         self.target = target
         if not callable(gamma):
             gamma = whole("gamma", gamma)
@@ -264,21 +273,22 @@ class SpeculativeEngine:
         # A round adds one token more than it drafts, so the budget bounds the drafts.
         gamma = whole("gamma", self.gamma(run.stats)) if callable(self.gamma) else self.gamma
         gamma = min(gamma, run.room - 1)
-        proposal = run.drafter.propose(run.tokens, gamma, run.source) if gamma else Proposal([])
-        check_proposal(proposal, gamma, self.target.vocab_size)
+        # A drafter gets copies: one that appends its drafts to the sequence must not write them into the output.
+        proposal = run.drafter.propose(list(run.tokens), gamma, run.source) if gamma else Proposal([])
+        proposal = check_proposal(proposal, gamma, self.target.vocab_size)
         drafted = time.perf_counter()
 
         new = [run.tokens[-1], *proposal.tokens]
         logits = self.target.forward(torch.tensor(new, device=self.target.device), run.cache)
         p = run.sampling.probs(logits, [*run.tokens, *proposal.tokens])
-        verdict = self.rule(proposal, p, run.source)
+        verdict = check_verdict(self.rule(proposal, p, run.source), len(proposal.tokens), self.target.vocab_size)
         verified = time.perf_counter()
 
         kept = self._commit(run, verdict.emitted(proposal.tokens))
         if run.logprobs is not None:
             run.logprobs += log_probabilities(logits, kept)
         run.cache.truncate(len(run.tokens) - 1)
-        run.drafter.commit(run.tokens)
+        run.drafter.commit(list(run.tokens))
         run.stats.count(len(proposal.tokens), verdict, len(kept))
         run.stats.draft_seconds += drafted - begin
         run.stats.verify_seconds += verified - drafted

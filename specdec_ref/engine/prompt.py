@@ -13,7 +13,7 @@ from specdec_ref.models.base import CausalLM
 
 def encode_prompt(prompt: Any, model: CausalLM) -> list[int]:
     """Token ids of text, of chat messages (`[{"role": ..., "content": ...}]`, through the model's chat template),
-    or of ids (list, 1-D tensor, or a tensor `[1, n]`).
+    or of ids (list, tensor or array of shape `[n]` or `[1, n]`, or what a tokenizer returns with them in it).
 
     Raises ValueError for an empty prompt, more than one at once, ids outside the vocabulary, a prompt that leaves
     no room for a new token, or text where the model has no tokenizer; TypeError for anything else.
@@ -34,6 +34,12 @@ def encode_prompt(prompt: Any, model: CausalLM) -> list[int]:
 def _ids(prompt: Any, model: CausalLM) -> list[int]:
     if isinstance(prompt, str):
         return list(_tokenizer(model).encode(prompt))
+    if isinstance(prompt, Mapping):
+        if "input_ids" not in prompt:
+            raise TypeError(f"a prompt is text, a list of chat messages, or token ids, not a {type(prompt).__name__}")
+        prompt = prompt["input_ids"]
+    if getattr(prompt, "ndim", 0) and not isinstance(prompt, torch.Tensor):
+        prompt = torch.as_tensor(prompt)
     if isinstance(prompt, torch.Tensor):
         if prompt.dim() == 2 and len(prompt) == 1:
             prompt = prompt[0]
@@ -46,7 +52,7 @@ def _ids(prompt: Any, model: CausalLM) -> list[int]:
         items = list(prompt)
     except TypeError:
         items = [prompt]
-    if items and all(isinstance(m, Mapping) for m in items) and not isinstance(prompt, Mapping):
+    if items and all(isinstance(m, Mapping) for m in items):
         tokenizer = _tokenizer(model)
         if getattr(tokenizer, "chat_template", None) is None:
             raise ValueError("this model's tokenizer has no chat template: give text instead of messages")
@@ -54,7 +60,7 @@ def _ids(prompt: Any, model: CausalLM) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False))
     if len(items) == 1 and isinstance(items[0], (list, tuple)):
         items = list(items[0])
-    if any(isinstance(i, (str, list, tuple, torch.Tensor)) for i in items):
+    if any(isinstance(i, (str, list, tuple)) or getattr(i, "ndim", 0) for i in items):
         raise ValueError("one prompt at a time: call generate once for each")
     try:
         return [operator.index(i) for i in items]

@@ -62,6 +62,11 @@ class Stats:
         """Emitted tokens a target pass, the one that the target adds included. 0 where there was no round."""
         return self.emitted / self.rounds if self.rounds else 0.0
 
+    @property
+    def accepted_per_round(self) -> float:
+        """Accepted drafts a target pass, *without* the token that the target adds. 0 where there was no round."""
+        return self.accepted / self.rounds if self.rounds else 0.0
+
     def count(self, drafted: int, verdict: Verdict, kept: int) -> None:
         """Enter a round of which `kept` emitted tokens stay (fewer than the verdict's where a stop cut it)."""
         accepted = min(verdict.accepted, kept)

@@ -12,7 +12,8 @@ class TextStream:
     """Collects tokens; knows the text so far, what of it may be shown, and whether a stop string has come.
 
     tokenizer: a transformers tokenizer, or None, then all text is "".
-    stop: strings that end the text; it is cut before the one that completes first.
+    stop: strings that end the text; it is cut before the one that completes first. Special tokens have no text, but one
+        of these that is a special token's own string ends the text where that token comes.
     """
 
     def __init__(self, tokenizer: Any, stop: Sequence[str] = ()) -> None:
@@ -21,6 +22,8 @@ class TextStream:
         self._tokenizer = tokenizer
         self._stop = stop
         self._longest = max(map(len, stop), default=0)
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+        self._stop_ids = {i for i, token in added.items() if token.special and str(token) in stop}
         self._tokens: list[int] = []
         # Text of tokens[:done] is finished. Decoding begins one piece earlier, at start, because a token's text
         # can depend on the text before it.
@@ -41,6 +44,7 @@ class TextStream:
             self.text = self._finished = self._finished + piece
             self._start, self._done = self._done, len(self._tokens)
         self._cut_at_stop(max(0, searched - self._longest + 1))
+        self.stopped |= token in self._stop_ids
 
     def show(self, final: bool = False) -> str:
         """Text that was not shown yet and can no longer be taken back; with `final` all the rest."""

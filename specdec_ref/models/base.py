@@ -45,3 +45,14 @@ class CausalLM(Protocol):
 
         Row i predicts the token after tokens[i]. `rows=slice(0)` asks for no logits (prefill).
         """
+
+
+def check_model(model: Any) -> None:
+    """Raises TypeError for what lacks a part of `CausalLM`, and says how a model of transformers gets it."""
+    parts = (*CausalLM.__annotations__, "device", "new_cache", "forward")
+    missing = [name for name in parts if not hasattr(model, name)]
+    if missing:
+        raise TypeError(
+            f"{type(model).__name__} is no model for this package (it has no {missing[0]}): give what load_model(name) "
+            "returns, or HuggingFaceModel(model, tokenizer) around a transformers model"
+        )

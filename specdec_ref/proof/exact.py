@@ -354,6 +354,11 @@ def core_checks() -> list[Check]:
         Check("acceptance: draft = target, nothing rejected", lambda: rejected_though_equal(2)),
         Check("acceptance: draft = target, gamma + 1 tokens a round", lambda: short_rounds_though_equal(2)),
         Check("invariants: caches, counts, length", Scenario(eos=(1,), gamma=3).broken_invariants),
+        # A draft model ends its drafts at an end token, lookup goes on behind it.
+        Check(
+            "invariants: eos inside a block",
+            Scenario(drafter="lookup", eos=(1,), gamma=3, prompt=(0, 1, 0)).broken_invariants,
+        ),
     ]
     return checks
 

@@ -24,6 +24,8 @@ class Proposal:
     parents: list[int] | None = None
 
     def __post_init__(self) -> None:
+        if self.probs is not None and not hasattr(self.probs, "dim"):
+            raise TypeError(f"probs is of type {type(self.probs).__name__}: give a tensor of shape [n_tokens, vocab]")
         if self.probs is not None and (self.probs.dim() != 2 or len(self.probs) != len(self.tokens)):
             raise ValueError(
                 f"a proposal of {len(self.tokens)} tokens needs one law a token, [{len(self.tokens)}, vocab], "
