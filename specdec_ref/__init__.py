@@ -3,10 +3,15 @@
 Names are loaded on first use, so that the arithmetic (`specdec_ref.arithmetic`) works without importing torch.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+# PyTorch's threads wait for each other by spinning. On a machine with other work that costs a pass up to eight times
+# its time (measured on two cores), so they sleep instead; this counts where torch was not imported before.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _HOME = {
     "load_model": "specdec_ref.models.catalog",
