@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# PyTorch's threads wait for each other by spinning. On a machine with other work that costs a pass up to eight times
-# its time (measured on two cores), so they sleep instead; this counts where torch was not imported before.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# PyTorch's threads (libgomp's) wait for each other by spinning, for milliseconds. Where other programs want the cores that
+# makes a pass many times slower; a short spin, then sleep, does not. Counts where torch was not imported before.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 _HOME = {
     "load_model": "specdec_ref.models.catalog",
