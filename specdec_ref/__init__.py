@@ -3,15 +3,10 @@
 Names are loaded on first use, so that the arithmetic (`specdec_ref.arithmetic`) works without importing torch.
 """
 
-import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-
-# PyTorch's threads (libgomp's) wait for each other by spinning, for milliseconds. Where other programs want the cores that
-# makes a pass many times slower; a short spin, then sleep, does not. Counts where torch was not imported before.
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 _HOME = {
     "load_model": "specdec_ref.models.catalog",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may need the hub
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as specdec_ref sets it, before anything imports torch
 
 import pytest
 import torch
