@@ -101,12 +101,13 @@ def release(pool, table):
 
 # %%
 pool = Pool(num_blocks=8, block_size=4)
-ann, bob = [], []
-for length in (0, 3, 6):
-    append(pool, ann, length, 3)
-    append(pool, bob, length, 3)
-print(f"ann: 9 tokens in blocks {ann};  bob: 9 tokens in blocks {bob};  free: {list(pool.free)}")
-print("ann's positions 0 to 8 lie in slots", [slot(pool, ann, i) for i in range(9)])
+ann, bob, n = [], [], 3
+for length in (0, n, 2 * n):
+    append(pool, ann, length, n)
+    append(pool, bob, length, n)
+print(f"ann: {3 * n} tokens in blocks {ann};  bob: {3 * n} tokens in blocks {bob};  free: {list(pool.free)}")
+print("ann's tokens lie in slots", [slot(pool, ann, i) for i in range(3 * n)])
+print(f"slots that ann holds and does not use: {len(ann) * pool.block_size - 3 * n}")
 release(pool, bob)
 print("bob is gone; free:", list(pool.free))
 
@@ -114,8 +115,8 @@ print("bob is gone; free:", list(pool.free))
 # Neither sequence is in one piece, and neither had to say how long it would be. `slot` is all that a reader needs to
 # know: block from the table, offset in the block. The most that a sequence can waste is the rest of its last block.
 #
-# **Try it:** make 9 tokens into 8 in the numbers above. How many blocks does ann hold then, and how many slots are
-# wasted?
+# **Try it:** set `n` to 4, then to 6. How many blocks does ann hold then, and how many slots are wasted? (One of the two
+# ends in an error. What does it say, and is it right?)
 
 # %% [markdown]
 # ## 3. Share, and copy on write
@@ -216,12 +217,12 @@ def agree(steps=5000, seed=0):
     rng, seen = random.Random(seed), Counter()
     mine, package = Pool(12, 4), BlockPool(12, 4)
     sequences = [{"mine": [], "package": [], "length": 0} for _ in range(5)]
-    for _ in range(steps):
+    for step in range(steps):
         s, other, op = rng.choice(sequences), rng.choice(sequences), rng.choice(["append", "append", "fork", "release"])
         if op == "append":
             a, n = s["length"], rng.randint(1, 6)
             result = outcome(append, mine, s["mine"], a, n)
-            assert result == outcome(package.extend, s["package"], a, a + n)
+            assert result == outcome(package.extend, s["package"], a, a + n), f"operation {step}: {op}"
             s["length"] += 0 if result == "refused" else n
             op = "append refused" if result == "refused" else "append with a copy" if result else "append"
         elif op == "fork" and other["length"] == 0:
@@ -231,8 +232,8 @@ def agree(steps=5000, seed=0):
             package.free(s["package"])
             s |= {"mine": [], "package": [], "length": 0}
         seen[op] += 1
-        assert s["mine"] == s["package"] and mine.refs == [b.refs for b in package.blocks]
-        assert list(mine.free) == list(package.free_queue)
+        assert s["mine"] == s["package"] and mine.refs == [b.refs for b in package.blocks], f"operation {step}: {op}"
+        assert list(mine.free) == list(package.free_queue), f"operation {step}: {op}"
     return dict(seen)
 
 
@@ -240,7 +241,7 @@ print("equal after every one of these:", agree())
 
 # %% [markdown]
 # **Try it:** break your `append`, `fork` or `release`: leave out a count, or the copy. How many operations does it take
-# until an assertion fails?
+# until an assertion fails? It says so.
 #
 # What the package adds: errors that say what to do, a double free refused, `truncate` for rolling back, and the part
 # that comes next.
@@ -302,7 +303,7 @@ for text in ("Hi! Tell me", "Hi! Tell us", "Yo! Tell me"):
 # The first two agree in both full blocks. In the third, `Tell` has another parent, so another name. What is left behind
 # the last full block has no hash: it may still be written to.
 #
-# Three rules follow, and each was a bug in somebody's server once:
+# Three rules follow. The first and the last were bugs in real servers once (see the sources):
 #
 # - a block that is handed out again must **lose its hash**, or a new prompt finds another text's keys;
 # - blocks are freed **last one first**, so that a prefix outlives what was built on it: without its parent a block cannot
@@ -374,7 +375,8 @@ pool_stepper(mine.snapshots)
 # block_size, head_dim]`. Writing goes to `slot(i)`; attention *gathers* a sequence's blocks through its table, and is
 # plain attention from there on.
 #
-# To make it hard, hand the blocks out in reverse order, and feed the prompt in uneven pieces.
+# To make it hard, hand the blocks out in reverse order, and feed the prompt in uneven pieces. Blocks are small here, 8
+# tokens, so that we see some of them come and go.
 
 # %%
 from specdec_ref.cache.paged import PagedKVPool
@@ -382,8 +384,8 @@ from specdec_ref.engine.prompt import encode_prompt
 from specdec_ref.lab.prompts import prompt as course_prompt
 
 ids = encode_prompt(course_prompt("rewrite-1").messages, target)
-kv = PagedKVPool(target, num_blocks=64, block_size=16)
-kv.block_pool.free(kv.block_pool.allocate(64))  # freed last one first: the queue now begins with block 63
+kv = PagedKVPool(target, num_blocks=128, block_size=8)
+kv.block_pool.free(kv.block_pool.allocate(128))  # freed last one first: the queue now begins with block 127
 
 dense, paged = target.new_cache(len(ids)), kv.new_sequence()
 target.forward(torch.tensor(ids), dense, slice(0))
@@ -414,7 +416,9 @@ held = []
 
 
 def watch(run, round_):
-    held.append((run.cache.length, len(run.cache.table), len(round_.proposal.tokens), round_.verdict.accepted))
+    drafted = len(round_.proposal.tokens)
+    fullest = run.cache.length - len(round_.kept) + 1 + drafted  # one pending token and the guesses were written
+    held.append((drafted, round_.verdict.accepted, fullest, run.cache.length, len(run.cache.table)))
 
 
 a = on_dense.generate(ids, max_new_tokens=48)
@@ -423,14 +427,16 @@ print(b.text)
 print("\ndense and paged:", compare_greedy(a.tokens, b.tokens, target, ids))
 
 # %%
-print("after each round: tokens in the cache, blocks held (drafted, accepted)")
-print("  ".join(f"{length}/{blocks} ({drafted},{accepted})" for length, blocks, drafted, accepted in held))
-print("enough, and not one block more:", all(blocks == -(-length // 16) for length, blocks, *_ in held))
+for drafted, accepted, fullest, length, blocks in held:
+    peak = kv.block_pool.blocks_for(fullest)
+    print(f"{accepted} of {drafted} accepted: {fullest} tokens in {peak} blocks, then {length} in {blocks}", end="")
+    print(f"   <- {peak - blocks} given back" if peak > blocks else "")
+print("never a block more than needed:", all(b == kv.block_pool.blocks_for(n) for *_, n, b in held))
 print("in use when all is over:", kv.block_pool.num_used, "blocks")
 
 # %% [markdown]
-# Wrong guesses may have opened a new block; rolling back gives it back at once. This is what `truncate` is for, and why a
-# speculative engine needs a few blocks more than it keeps.
+# A wrong guess may have opened a new block; rolling back gives it back at once. This is what `truncate` is for, and why
+# a speculative engine needs a few blocks more than it keeps.
 
 # %% [markdown]
 # ## 8. One prompt, four answers
@@ -473,6 +479,9 @@ for sample in samples:
 print("all given back:", pages.num_used, "in use")
 
 # %% [markdown]
+# The full blocks of the prompt count four holders and are stored once. And its last, half-full block? The first three
+# samples to write copied it; the fourth found itself alone with it, and wrote in place.
+#
 # The engine does it for you: `generate(..., n=4)`. It works one sample after the other, and takes in the prompt once.
 
 # %%
@@ -511,8 +520,8 @@ for question in questions:
 # Tokens are counted, times are this machine's, now. The saving is in the time to the *first* token; a decode step costs
 # what it did. And it works for chats, too: the next turn begins with everything said so far.
 #
-# Where it ends: **change one word early in the system prompt** for each user (a name, the date) and run again. What is
-# known then?
+# **Try it:** put the question first. Write `question + " " + system` in place of `system` in the loop, and run it again.
+# What is known now, and what does that say about system prompts that begin with the user's name, or the time?
 
 # %% [markdown]
 # ## 10. The waste, measured
@@ -606,10 +615,10 @@ for watermark in (0, 0.01, 0.05, 0.2):
     )
 
 # %% [markdown]
-# Nobody was ever preempted by a reservation. This is the price of a large batch, in work that is done twice, and users see
+# With reservations this cannot happen. It is the price of a large batch, in work that is done twice, and users see
 # it as a text that halts. (Here requests always wait: the hardest case.)
 #
-# **The last block.** Half a block is lost a sequence, on average: nothing for long chats, much for very short ones.
+# **The last block.** Half a block is lost a sequence, on average: little for long chats, much for very short ones.
 #
 # **Reading through a table.** Our CPU path first gathers the blocks into one piece, a copy that the plain cache need not
 # make. What does that cost? A decode step behind some 500 tokens, dense and paged in turns:
@@ -711,4 +720,5 @@ print(f"paged takes {median(ratios):.2f} times as long (middle half of the pairs
 #
 # **Sources.** Kwon et al. 2023, *Efficient memory management for large language model serving with PagedAttention* (arXiv
 # 2309.06180): the definitions of waste, figures 2, 11 and 13, and sections 4.2 to 4.5. Zheng et al. 2024, *SGLang*
-# (arXiv 2312.07104). vLLM's design document *Automatic Prefix Caching*.
+# (arXiv 2312.07104). vLLM's design document *Automatic Prefix Caching*. Reports of such bugs: a reused block found under
+# its old hash, vLLM pull request 4764 and nano-vllm issue 163; a wholly known prompt, nano-vllm issue 144.
