@@ -409,6 +409,7 @@ def test_smollm_in_bfloat16_flips_only_near_ties(smollm, gamma, capsys):
 
 
 @pytest.mark.model
+@pytest.mark.timing
 @torch.inference_mode()
 def test_decoding_on_scattered_blocks_costs_at_most_1_3_times_dense(smollm, capsys):
     """One token behind 1,024, both caches in turns, median of the ratios."""

@@ -81,6 +81,7 @@ class PagedCache:
     def reuse(self, tokens: Sequence[int]) -> None:
         """Take over the blocks of the longest cached prefix of a prompt; at least its last token is left over.
 
+        What they hold is as those passes rounded it: a prefill cut elsewhere differs by the rounding error.
         Raises ValueError for a cache that holds tokens already.
         """
         if self.length:
@@ -90,7 +91,7 @@ class PagedCache:
         self.length = len(self.table) * self.pool.block_pool.block_size
 
     def register(self, tokens: Sequence[int]) -> None:
-        """Offer the full blocks for reuse; `tokens` are those held, from the first on, committed ones only.
+        """Offer the full blocks for reuse; `tokens` are those taken in, from the first on.
 
         Raises ValueError for more tokens than are held.
         """
