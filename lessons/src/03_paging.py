@@ -225,7 +225,9 @@ def agree(steps=5000, seed=0):
             assert result == outcome(package.extend, s["package"], a, a + n), f"operation {step}: {op}"
             s["length"] += 0 if result == "refused" else n
             op = "append refused" if result == "refused" else "append with a copy" if result else "append"
-        elif op == "fork" and other["length"] == 0:
+        elif op == "fork":
+            if other["length"]:
+                continue  # its place is taken
             other |= {"mine": fork(mine, s["mine"]), "package": package.share(s["package"]), "length": s["length"]}
         elif op == "release":
             release(mine, s["mine"])
@@ -237,7 +239,9 @@ def agree(steps=5000, seed=0):
     return dict(seen)
 
 
-print("equal after every one of these:", agree())
+print("equal after every one of these operations:")
+for operation, times in agree().items():
+    print(f"{times:5} x {operation}")
 
 # %% [markdown]
 # **Try it:** break your `append`, `fork` or `release`: leave out a count, or the copy. How many operations does it take
@@ -441,7 +445,7 @@ print("in use when all is over:", kv.block_pool.num_used, "blocks")
 # %% [markdown]
 # ## 8. One prompt, four answers
 #
-# Fork the prompt for four samples, and let each go on for 24 tokens. How many blocks do they hold together, and how many
+# Fork the prompt for four samples, and let each go on for 16 tokens. How many blocks do they hold together, and how many
 # would they with a copy each?
 
 # %%
@@ -464,14 +468,14 @@ parent = kv.new_sequence()
 target.forward(torch.tensor(ids[:-1]), parent, slice(0))
 samples = [parent.fork() for _ in range(4)]
 parent.truncate(0)  # the parent lets go; its children hold the blocks
-texts = [go_on(sample, 24, seed) for seed, sample in enumerate(samples)]
+texts = [go_on(sample, 16, seed) for seed, sample in enumerate(samples)]
 for text in texts:
     print("-", repr(tokenizer.decode(text))[:90])
 
 # %%
 pages = kv.block_pool
 alone = sum(len(sample.table) for sample in samples)
-print(f"prompt of {len(ids)} tokens, four answers of 24, blocks of 16:")
+print(f"prompt of {len(ids)} tokens, four answers of 16, blocks of 16:")
 print(f"{pages.num_used} blocks in use, {alone} if each had its own (you guessed {my_guess_blocks})")
 print("counts of the first sample's blocks:", [pages.blocks[block].refs for block in samples[0].table])
 for sample in samples:
@@ -715,8 +719,9 @@ print(f"paged takes {median(ratios):.2f} times as long (middle half of the pairs
 #
 # **Exercises.** (a) Give your pool `truncate(table, length)`, and add it to `agree`. (b) Hand out the *most* recently freed
 # block first. Which of the stories in section 6 comes out differently, and what becomes of prefix hits? (c) `sigma` in
-# `draw_lengths` sets how different lengths are. With equal lengths (`sigma=0.01`), how much of paging's gain is left?
-# (d) How long must a common system prompt be until it doubles the batch? `fit_requests` in `specdec_ref.cache.waste`.
+# `draw_lengths` sets how different lengths are. With equal lengths (`sigma=0.01`), how much of paging's gain is left, and
+# over which of the other three? (d) How long must a common system prompt be until it doubles the batch? `fit_requests` in
+# `specdec_ref.cache.waste`.
 #
 # **Sources.** Kwon et al. 2023, *Efficient memory management for large language model serving with PagedAttention* (arXiv
 # 2309.06180): the definitions of waste, figures 2, 11 and 13, and sections 4.2 to 4.5. Zheng et al. 2024, *SGLang*
