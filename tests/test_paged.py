@@ -335,8 +335,7 @@ def cycle(a_pool, rng):
 def take_in(cache, n):
     new = torch.zeros(2, n, 6, dtype=torch.float64)
     cache.reserve(n)
-    for layer in range(2):
-        cache.attend(layer, new[:, :1], new, new)
+    cache.attend(0, new[:, :1], new, new)
     cache.advance(n)
 
 
