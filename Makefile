@@ -5,7 +5,7 @@ VENV ?= .venv
 export VENV
 BIN = $(VENV)/bin
 TWO = --numprocesses=2 --dist=loadfile
-NOTEBOOKS = --nbval-lax --nbval-current-env --nbval-cell-timeout=60 --nbval-kernel-startup-timeout=60 \
+NOTEBOOKS = --nbval-lax --nbval-current-env --nbval-cell-timeout=120 --nbval-kernel-startup-timeout=60 \
 	--nbval-sanitize-with=tests/nbval_sanitize.cfg
 
 .PHONY: help setup lab test-setup lint test test-all check format clean
