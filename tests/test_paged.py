@@ -348,10 +348,11 @@ def test_ten_thousand_requests_leave_no_block_used_and_memory_flat():
     for i in range(10_000):
         cycle(a_pool, rng)
         assert used(a_pool) == 0
-        if i in (500, 1000):
+        if i in (500, 2500):
             gc.collect()
             traced.append(tracemalloc.get_traced_memory()[0])
-        if i == 1000:
+        if i == 2500:
             tracemalloc.stop()
-    assert traced[1] - traced[0] < 10_000
+    # What the pool knows of its 24 blocks comes and goes; an empty list left behind by each request would be 112,000.
+    assert traced[1] - traced[0] < 40_000
     assert a_pool.block_pool.num_free == 24
