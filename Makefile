@@ -5,6 +5,8 @@ VENV ?= .venv
 export VENV
 BIN = $(VENV)/bin
 TWO = --numprocesses=2 --dist=loadfile
+# One thread each: two that wait for each other, and for whoever else wants the cores, can take ten times as long.
+ONE_THREAD = OMP_NUM_THREADS=1
 NOTEBOOKS = --nbval-lax --nbval-current-env --nbval-cell-timeout=120 --nbval-kernel-startup-timeout=60 \
 	--nbval-sanitize-with=tests/nbval_sanitize.cfg
 
@@ -34,18 +36,18 @@ lint: test-setup
 	$(BIN)/mypy
 
 check: lint
-	$(BIN)/pytest $(TWO) -m "not model and not slow and not browser and not install and not timing" tests
+	$(ONE_THREAD) $(BIN)/pytest $(TWO) -m "not model and not slow and not browser and not install and not timing" tests
 
 # What times something runs last and alone.
 test: lint
-	$(BIN)/pytest $(TWO) -m "not slow and not timing" tests
+	$(ONE_THREAD) $(BIN)/pytest $(TWO) -m "not slow and not timing" tests
 	$(BIN)/pytest -m "timing and not slow" tests
-	$(BIN)/pytest $(NOTEBOOKS) lessons
+	$(ONE_THREAD) $(BIN)/pytest $(NOTEBOOKS) lessons
 
 test-all: lint
-	$(BIN)/pytest $(TWO) -m "not timing" tests
+	$(ONE_THREAD) $(BIN)/pytest $(TWO) -m "not timing" tests
 	$(BIN)/pytest -m timing tests
-	$(BIN)/pytest $(NOTEBOOKS) lessons
+	$(ONE_THREAD) $(BIN)/pytest $(NOTEBOOKS) lessons
 
 format: test-setup
 	$(BIN)/ruff check --fix .

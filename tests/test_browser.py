@@ -55,7 +55,7 @@ def test_lesson_00_runs_in_jupyterlab_and_its_slider_moves_the_picture(lab):
         browser = p.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = browser.new_page(viewport={"width": 1400, "height": 1000})
         page.goto(lab.format("00_start_here.ipynb"), timeout=60_000)
-        page.get_by_text("00 · Start here").first.wait_for(timeout=60_000)
+        page.get_by_role("heading", name="00 · Start here").first.wait_for(timeout=60_000)
         page.get_by_role("menuitem", name="Run", exact=True).click()
         page.get_by_text("Run All Cells", exact=True).click()
         slider = page.locator(".widget-slider [role=slider]").first
