@@ -43,12 +43,26 @@ def build(source: Path) -> Path:
     ).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
+        if cell.cell_type == "code":
+            cell.outputs = join_streams(cell.outputs)
     notebook.metadata = nbformat.from_dict(METADATA)  # no version of somebody's Python, no stored widget state
     check_outputs(notebook, source.stem)
     target = LESSONS / f"{source.stem}.ipynb"
     nbformat.validate(notebook)
     nbformat.write(notebook, target)
     return target
+
+
+def join_streams(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """Text that was printed piece by piece as one piece, as a reader sees it."""
+    joined: list[nbformat.NotebookNode] = []
+    for output in outputs:
+        last = joined[-1] if joined else None
+        if last and output.output_type == last.output_type == "stream" and output.name == last.name:
+            last.text += output.text
+        else:
+            joined.append(output)
+    return joined
 
 
 def check_outputs(notebook: nbformat.NotebookNode, name: str) -> None:
