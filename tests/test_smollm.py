@@ -62,7 +62,7 @@ def test_lookup_on_a_rewrite_is_at_least_half_as_fast_again(model):
 @pytest.mark.timing
 @pytest.mark.skipif(not FAST_BF16, reason="these cores have no fast bfloat16")
 def test_plain_decoding_is_faster_than_transformers(model):
-    """One interleaved run over the same ids; both keep a cache, both in bfloat16. Seen: 1.21 to 1.50, printed each time."""
+    """One interleaved run over the same ids; both keep a cache, both in bfloat16. Seen: 1.21 to 1.50."""
     from transformers import LlamaForCausalLM
 
     theirs = LlamaForCausalLM.from_pretrained(fetch(), dtype=torch.bfloat16)
