@@ -32,15 +32,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", nargs="?", choices=["setup", "lab"], default="setup")
     parser.add_argument("--extras", default="", help="optional dependencies of pyproject.toml, such as test,instructor")
-    parser.add_argument("lab_args", nargs=argparse.REMAINDER, help="passed on to jupyter lab")
-    args = parser.parse_args()
+    args, lab_args = parser.parse_known_args()
+    if lab_args and args.action != "lab":
+        parser.error(f"{' '.join(lab_args)} is not known here; only lab passes options on, to jupyter lab")
     if sys.version_info < (3, 10):
         stop(f"Python 3.10 or newer is needed, this is {platform.python_version()}. Try: python3.11 bootstrap.py")
     install(sorted(e for e in args.extras.split(",") if e))
     if subprocess.run([PYTHON, "-m", "specdec_ref.cli", "fetch", "--quiet"]).returncode:
         stop("the default model is missing (see above)")
     if args.action == "lab":
-        lab(args.lab_args)
+        lab(lab_args)
 
 
 def install(extras: list[str]) -> None:
