@@ -1,0 +1,558 @@
+# %% [markdown]
+# # Problem set 04 · Rejection sampling
+#
+# *85 minutes, 20 points. Follows lesson 04. No GPU, no network, no model is loaded.*
+#
+# Afterwards you can write the rule of speculative decoding for one token and for a whole round; keep it exact where
+# both sides are filtered; design a statistical test whose size and power you can state; and find a fault that looks
+# like a saving of time.
+#
+# | part | | minutes | points |
+# |---|---|---|---|
+# | 1 | One token: keep it, or make up for it ★ | 15 | 1 + 2 |
+# | 2 | A round of drafts ★★ | 20 | 4 |
+# | 3 | Top-p on both sides ★★ | 15 | 2 + 2 |
+# | 4 | A test that knows its strength ★★★ | 15 | 3 |
+# | 5 | Find the bug ★★ | 12 | 1 + 2 |
+# | 6 | In words ★★ | 8 | 3 |
+#
+# Replace each line `raise NotImplementedError(...)` by your code. The cell below it checks your code, with other
+# numbers each time, and says what is wrong. Run it as often as you like. Hints open one at a time.
+
+# %% locked="setup"
+import random
+
+import numpy as np
+
+from specdec_ref.lab.checks import rejection as checks
+from specdec_ref.lab.plots import new_figure, show
+from specdec_ref.proof import draws_needed, enumerate_law, g_test, power
+
+
+class Dice:
+    """A source of chance, as in the lesson. Everything that is random goes through these two methods."""
+
+    def __init__(self, seed):
+        self.generator = random.Random(seed)
+
+    def bernoulli(self, probability):
+        """True with this probability: u < probability, for a u that is uniform in [0, 1)."""
+        return self.generator.random() < probability
+
+    def categorical(self, law):
+        """A token, drawn from this law."""
+        return self.generator.choices(range(len(law)), [float(x) for x in law])[0]
+
+
+def try_out(call, *arguments):
+    """What your function returns; or what it raises, without stopping the notebook."""
+    try:
+        return call(*arguments)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+# %% [markdown]
+# **What goes through this notebook.** Tokens are the whole numbers 0, 1, 2, ... A *law* is a list with one probability
+# for each token: with `p = [0.6, 0.3, 0.1]` token 0 comes in 60% of all cases. `p` is the target's law, `q` the
+# draft's. You may return a law as a list, a tuple, a NumPy array or a torch tensor; what you are given is a list.
+# Leave the lists that you are given as they are.
+#
+# **How your code is checked.** Where it needs chance, it gets a `source` with the two methods above. Ask nothing else
+# for chance. The checks put another source in its place, one that visits every answer with its probability (section 3
+# of the lesson). So they know the law of your result exactly, and luck plays no part. You can do the same with
+# `enumerate_law`. Here is a program that throws a coin, and then draws from a law:
+
+# %%
+print(enumerate_law(lambda source: (source.bernoulli(0.25), source.categorical([0.5, 0.5]))))
+
+# %% [markdown]
+# ## 1. One token: keep it, or make up for it
+#
+# ★ · *15 minutes · 1 point and 2 points*
+#
+# The draft model proposes a token $x$, drawn from $q$, so $q(x) > 0$. It is kept with probability
+# $\min(1, p(x)/q(x))$. First the decision itself, from a number $u$ that is uniform in $[0, 1)$: it may be 0, it is
+# never 1. Two things must hold at the ends: a token with $p(x) \ge q(x)$ is always kept, a token with $p(x) = 0$
+# never, whatever $u$ is.
+
+
+# %% solve="accept"
+def accept(p_x, q_x, u):
+    """Whether a draft x is kept.
+
+    p_x, q_x: the probabilities of x in p and in q; q_x is above 0. u: uniform in [0, 1).
+    Returns True or False.
+    """
+    ### BEGIN SOLUTION
+    return u < p_x / q_x
+    ### END SOLUTION
+
+
+# %% test="accept" points=1
+checks.accept(accept, points=1)
+
+# %% [markdown]
+# <details><summary>Hint 1</summary>A number that is uniform in [0, 1) lies below 0.3 in 30% of all cases.
+# <details><summary>Hint 2</summary>Try p_x = 0 and u = 0 on paper. Does your comparison keep the draft?
+# </details></details>
+#
+# If the draft is dropped, the token comes from the *residual*: $\max(0, p - q)$, divided by its sum. Where $p = q$
+# there is nothing to divide by. In exact arithmetic nothing is ever dropped then; on a computer that rounds it can
+# happen, so the function has to return something sensible: $p$ itself.
+
+
+# %% solve="residual"
+def residual(p, q):
+    """The law that the token is drawn from after a rejection: max(0, p - q), scaled to sum to one; p where p = q.
+
+    p, q: laws over the same tokens, any number of them. Some entries may be 0. Returns a new law.
+    """
+    ### BEGIN SOLUTION
+    missing = [max(0.0, a - b) for a, b in zip(p, q)]
+    total = sum(missing)
+    return [m / total for m in missing] if total > 0 else list(p)
+    ### END SOLUTION
+
+
+# %% test="residual" points=2
+checks.residual(residual, points=2)
+
+# %% [markdown]
+# <details><summary>Hint 1</summary>Three steps: a list of the differences, each cut at 0; their sum; the division.
+# <details><summary>Hint 2</summary>Look at the sum before you divide by it.
+# </details></details>
+#
+# A number to look at: in the lesson the sum that you divide by was the chance of a rejection. Here it is again.
+
+# %%
+p, q = [0.6, 0.3, 0.1], [0.1, 0.3, 0.6]
+print("residual of", p, "and", q, ":", try_out(residual, p, q))
+print("sum of max(0, p - q):", sum(max(0, a - b) for a, b in zip(p, q)))
+print("1 - sum of min(p, q):", 1 - sum(map(min, p, q)))
+
+# %% [markdown]
+# ## 2. A round of drafts
+#
+# ★★ · *20 minutes · 4 points*
+#
+# A round has $\gamma$ drafts. The target looks at all of them in one pass, and gives a law for each place: what it
+# would have said after the context, after the first draft, after the second, and so on. That is **one row more** than
+# there are drafts. For $\gamma = 3$:
+#
+# | place | 0 | 1 | 2 | 3 |
+# |---|---|---|---|---|
+# | the draft | `drafts[0]` | `drafts[1]` | `drafts[2]` | |
+# | the law that it was drawn from | `q[0]` | `q[1]` | `q[2]` | |
+# | the target's law at this place | `p[0]` | `p[1]` | `p[2]` | `p[3]` |
+#
+# The round goes from left to right.
+#
+# 1. Keep the draft at place $i$ with probability $\min(1, p_i(x)/q_i(x))$.
+# 2. At the first draft that is dropped, draw a *correction* from the residual of that place. The round is over.
+# 3. If no draft was dropped, draw a *bonus* from the target's law behind the last draft.
+#
+# So each round ends with a token of the target's own. Three examples for drafts 5, 7, 2: if all are kept, the result
+# is `[5, 7, 2, bonus]`. If the second is dropped, it is `[5, correction]`, and the third draft does not matter any
+# more. Without any draft, $\gamma = 0$, it is `[bonus]`.
+#
+# Use `source.bernoulli(probability)` for each decision (`accept` of part 1 is what it does inside; a probability
+# above 1 counts as 1), and `source.categorical(law)` for each draw.
+
+
+# %% solve="verify"
+def verify(drafts, q, p, source):
+    """The tokens that a round emits: the kept drafts, and one more token.
+
+    drafts: list of gamma tokens; gamma may be 0. q: gamma laws, drafts[i] was drawn from q[i].
+    p: gamma + 1 laws, the target's at each place. source: has bernoulli(probability) and categorical(law).
+    Returns a list of 1 to gamma + 1 tokens.
+    """
+    ### BEGIN SOLUTION
+    for i, x in enumerate(drafts):
+        if not source.bernoulli(p[i][x] / q[i][x]):
+            return [*drafts[:i], source.categorical(residual(p[i], q[i]))]
+    return [*drafts, source.categorical(p[len(drafts)])]
+    ### END SOLUTION
+
+
+# %% test="verify" points=4
+checks.verify(verify, points=4)
+
+# %% [markdown]
+# <details><summary>Hint 1</summary>One loop over the drafts. There are two places where the function returns.
+# <details><summary>Hint 2</summary>Inside the loop, if the draft at place i is dropped: return the drafts before it,
+# and a token drawn from <code>residual(p[i], q[i])</code>.
+# <details><summary>Hint 3</summary>Behind the loop all drafts are kept. The last row is <code>p[len(drafts)]</code>,
+# and <code>p[-1]</code> is the same row.
+# </details></details></details>
+#
+# Given: how such a round is used. `plain_draft` lets a draft model propose; `one_round` asks the target for its rows,
+# and then your `verify`. Models are functions here: a list of tokens goes in, the law of the next token comes out.
+
+
+# %% locked="one_round"
+def plain_draft(draft, prefix, gamma, source):
+    """gamma drafts behind `prefix`, and the laws that they were drawn from."""
+    drafts, laws = [], []
+    for _ in range(gamma):
+        q = draft(prefix + drafts)
+        drafts.append(source.categorical(q))
+        laws.append(q)
+    return drafts, laws
+
+
+def one_round(target, draft, prefix, gamma, source, drafter=plain_draft):
+    """The tokens that a round adds to `prefix`."""
+    drafts, q = drafter(draft, prefix, gamma, source)
+    p = [target(prefix + drafts[:i]) for i in range(len(drafts) + 1)]
+    return verify(drafts, q, p, source)
+
+
+def first_token_law(p, q, drafter=plain_draft):
+    """The exact law of the first token of a round with one draft, where the models always say p and q."""
+    return enumerate_law(lambda source: int(one_round(lambda _: p, lambda _: q, [], 1, source, drafter)[0]))
+
+
+# %%
+p, q = [0.6, 0.3, 0.1], [0.1, 0.3, 0.6]
+print("target:                 ", dict(enumerate(p)))
+print("first token of a round: ", try_out(first_token_law, p, q))
+dice = Dice(seed=1)
+print("five rounds of 3 drafts:", try_out(lambda: [one_round(lambda _: p, lambda _: q, [], 3, dice) for _ in range(5)]))
+
+# %% [markdown]
+# ## 3. Top-p on both sides
+#
+# ★★ · *15 minutes · 2 points and 2 points*
+#
+# Top-p sampling with a *mass* of 0.9 leaves out the unlikely tokens. It sorts the tokens by their probability, goes
+# down from the likeliest, adds up, and stops as soon as the sum is 0.9 **or more**. The token that crosses the
+# threshold stays. Then what is left is scaled to sum to one.
+#
+# | law | mass | sums | left |
+# |---|---|---|---|
+# | `[0.5, 0.35, 0.1, 0.05]` | 0.9 | 0.5, 0.85, **0.95** | tokens 0, 1, 2 |
+# | `[0.125, 0.25, 0.625]` | 0.75 | 0.625, **0.875** | tokens 2, 1 |
+# | `[0.25, 0.5, 0.25]` | 0.75 | 0.5, **0.75** | tokens 1, 0: of equally likely ones the lower comes first |
+#
+# Tokens keep their numbers: the second row becomes `[0, 0.25 / 0.875, 0.625 / 0.875]`.
+
+
+# %% solve="top_p"
+def top_p(law, mass):
+    """The law after top-p: the fewest of the likeliest tokens that hold `mass` or more, scaled to sum to one.
+
+    law: one probability for each token. mass: above 0 and up to 1. Of equally likely tokens the lowest stay.
+    Returns a new law of the same length, with 0 for each token that was left out.
+    """
+    ### BEGIN SOLUTION
+    kept, total = [], 0.0
+    for x in sorted(range(len(law)), key=lambda x: -law[x]):  # sorted() leaves equal ones in their order
+        if total >= mass:
+            break
+        kept.append(x)
+        total += law[x]
+    return [law[x] / total if x in kept else 0.0 for x in range(len(law))]
+    ### END SOLUTION
+
+
+# %% test="top_p" points=2
+checks.top_p(top_p, points=2)
+
+# %% [markdown]
+# <details><summary>Hint 1</summary>Sort the token numbers by probability, not the probabilities: you have to know
+# where each one belongs. For a token ask what the sum was <i>before</i> it: below the mass it stays.
+# <details><summary>Hint 2</summary><code>sorted(range(len(law)), key=lambda x: -law[x])</code> gives the tokens from
+# the likeliest down, with the lower number first where two are equally likely. (torch.sort does that with stable=True
+# only.)
+# </details></details>
+#
+# Now speculation with top-p. The user asked for a target **with** top-p: what comes out has to follow the filtered
+# $p$. The draft is filtered too, with the same mass, since its unlikely tokens would be dropped anyway. Write both
+# sides of one token: `propose` draws a draft and reports its law, `judge` keeps the draft or makes up for it. The
+# proof of the lesson holds for the law that the draft was **really** drawn from. Which one is that?
+
+
+# %% solve="both_sides"
+def propose(q, mass, source):
+    """The draft's side: a token drawn from q after top-p.
+
+    Returns the pair (x, reported): the token, and the law that it was drawn from.
+    """
+    ### BEGIN SOLUTION
+    reported = top_p(q, mass)
+    return source.categorical(reported), reported
+    ### END SOLUTION
+
+
+def judge(p, x, reported, mass, source):
+    """The target's side: the token that comes out. Its law, over all drafts, is that of p after top-p.
+
+    p: the target's law before any filter. x: the draft. reported: the law that it was drawn from. mass: of top-p.
+    """
+    ### BEGIN SOLUTION
+    p = top_p(p, mass)
+    if source.bernoulli(p[x] / reported[x]):
+        return x
+    return source.categorical(residual(p, reported))
+    ### END SOLUTION
+
+
+# %% test="both_sides" points=2
+checks.both_sides(propose, judge, points=2)
+
+# %% [markdown]
+# <details><summary>Hint 1</summary>Each side filters its own law, once. Everything behind that happens with the
+# filtered laws: drawing, the ratio, the residual.
+# <details><summary>Hint 2</summary><code>reported</code> is the output of your <code>top_p</code>, and
+# <code>judge</code> uses it as it comes. A draft that top-p has taken out of p has probability 0 there: never kept.
+# </details></details>
+
+# %%
+p, q, mass = [0.5, 0.3, 0.15, 0.05], [0.3, 0.1, 0.4, 0.2], 0.75
+
+
+def filtered_token(source):
+    x, reported = propose(q, mass, source)
+    return int(judge(p, x, reported, mass, source))
+
+
+print("p after top-p:", try_out(top_p, p, mass))
+print("what comes out:", try_out(enumerate_law, filtered_token))
+
+# %% [markdown]
+# ## 4. A test that knows its strength
+#
+# ★★★ · *15 minutes · 3 points*
+#
+# Enumeration needs a program that takes its chance from a source. Often you have none: you can only call a program
+# many times, and count. Design a test for that. It gets
+#
+# - `sample`, a function: `sample(n)` calls the program n times and returns the **counts** of its tokens, a list with
+#   one number for each token;
+# - `law`, the law that the program should have: 2 to 8 tokens, each with a probability of 0 or of at least 0.01.
+#
+# It returns True if there is no objection, False for an alarm. This is the contract:
+#
+# | | what | in figures |
+# |---|---|---|
+# | size | the chance of an alarm where the program is right | at most **1 in 1,000** |
+# | power | the chance of an alarm where the law is off by a total variation of **0.02** or more | at least **99%** |
+# | forbidden tokens | a token of probability 0 that comes in 1 of 1,000 calls | alarm with at least **99%** |
+# | budget | draws in one run of the test, over all calls of `sample` | at most **200,000** |
+#
+# (Total variation is half of the sum of all $|p - q|$, as in the lesson.) How it works inside is up to you. `g_test`,
+# `power` and `draws_needed` of the lesson are here: `g_test(counts, law).p_value`, `power(wrong_law, law, draws,
+# size)`, `draws_needed(wrong_law, law, size, wanted_power)`.
+
+
+# %% solve="trusts"
+def trusts(sample, law):
+    """A test of a program that can only be run: True if there is no objection, False for an alarm.
+
+    sample: sample(n) gives the counts of n draws, one for each token; 200,000 draws at most in all.
+    law: what the program should draw from; 2 to 8 tokens, probabilities 0 or at least 0.01.
+    """
+    ### BEGIN SOLUTION
+    # A fault of total variation d has KL(fault || law) >= 2 d^2 (Pinsker). With d = 0.02 and 100,000 draws G gets a
+    # noncentrality of 2 n KL >= 160: for 8 tokens a power of more than 0.9999 at a size of 0.001.
+    return g_test(sample(100_000), law).p_value >= 0.001
+    ### END SOLUTION
+
+
+# %% test="trusts" points=3
+checks.trusts(trusts, points=3)
+
+# %% [markdown]
+# The check runs your test 600 times on programs that are right, and 200 times on each of several that are not. Bad
+# luck alone does not fail a test that keeps the contract: the limits leave room for it (less than one chance in a
+# million).
+#
+# To try your test yourself: `make_sample(law, seed)` makes a program that draws from a law. Change `wrong_law`, spread
+# the fault over more tokens, and see how often the alarm goes off.
+
+
+# %% locked="make_sample"
+def make_sample(law, seed):
+    """A program that draws from `law`, as sample(n) -> counts."""
+    generator = np.random.default_rng(seed)
+    return lambda n: generator.multinomial(n, law).tolist()
+
+
+def alarm_rate(test, law, actual, runs=100):
+    """The share of runs in which `test` raises the alarm, where the program draws from `actual`."""
+    return sum(not test(make_sample(actual, seed), law) for seed in range(runs)) / runs
+
+
+# %%
+law, wrong_law = [0.6, 0.3, 0.1], [0.58, 0.31, 0.11]
+print("alarms, right program:", try_out(alarm_rate, trusts, law, law))
+print("alarms, wrong program:", try_out(alarm_rate, trusts, law, wrong_law))
+print("a G test with 10,000 draws finds it with probability", round(power(wrong_law, law, 10_000, 0.001), 3))
+print("draws that a G test needs for it:", draws_needed(wrong_law, law, 0.001, 0.99))
+
+# %% [markdown]
+# <details><summary>Hint 1</summary>Two decisions: a border for the p-value, which is the size, and a number of draws,
+# which gives the power. What is the hardest law among those allowed? Try <code>draws_needed</code> with 3 and with 8
+# tokens, and with a fault that sits in two tokens and one that is spread over all of them.
+# <details><summary>Hint 2</summary>More draws never hurt the size or the power, and there are up to 200,000 of them.
+# The smallest number that does is not asked for.
+# <details><summary>Hint 3</summary>One look with one border has the size that you choose. Ten looks with that border
+# each have nearly ten times the size.
+# <details><summary>Hint 4</summary><code>g_test</code> settles a count where the law has 0 with a p-value of 0. If you
+# write your own sum, look out for a division by 0 there, and do not leave these tokens out.
+# </details></details></details></details>
+
+# %% [markdown]
+# ## 5. Find the bug
+#
+# ★★ · *12 minutes · 1 point and 2 points*
+#
+# A draft that the draft model itself gives little probability will most likely be dropped. Why spend the target's
+# time on it? Here is a drafter that stops there. `verify` can deal with fewer than $\gamma$ drafts, and every law
+# that is reported is the law that the draft was drawn from. A review found nothing: "fewer drafts can only be slower".
+
+
+# %% locked="careful_draft"
+def careful_draft(draft, prefix, gamma, source, sure=0.5):
+    """Up to gamma drafts, and the laws that they were drawn from. Stops early where the draft model is not sure."""
+    drafts, laws = [], []
+    while len(drafts) < gamma:
+        q = draft(prefix + drafts)
+        x = source.categorical(q)
+        if q[x] < sure:  # not worth the target's time
+            break
+        drafts.append(x)
+        laws.append(q)
+    return drafts, laws
+
+
+# %% [markdown]
+# **Show the bug.** Take a round with one draft ($\gamma = 1$, `sure=0.5`), and models that say the same after every
+# prefix. The first token of such a round should follow $p$. Find a $p$ and a $q$ for which it does not, by a total
+# variation of 0.02 or more, and say which law comes out. You may compute that law on paper; if your `verify` is right,
+# `first_token_law(p, q, careful_draft)` computes it too. Many answers are right.
+
+
+# %% solve="witness"
+def witness():
+    """Returns (p, q, emitted): two laws over the same tokens, and the law of the first token that comes out.
+
+    Three lists of numbers, emitted to two digits or better.
+    """
+    ### BEGIN SOLUTION
+    # Even where p = q. Token 0 is kept (0.6); token 1 is dropped, and then p draws: 0.4 * 0.6 more for token 0.
+    return [0.6, 0.4], [0.6, 0.4], [0.84, 0.16]
+    ### END SOLUTION
+
+
+# %% test="witness" points=1
+checks.witness(witness, points=1)
+
+# %% [markdown]
+# <details><summary>Hint 1</summary>Where no draft is left, the target gives one token from p. For which tokens x does
+# that happen?
+# <details><summary>Hint 2</summary>If the draft model is sure of every token that it can draw, or of none, all is
+# well. So q needs one token with 0.5 or more, and others with less.
+# <details><summary>Hint 3</summary>Try p = q. A token with q(x) >= 0.5 comes as a kept draft, with q(x). How much is
+# dropped, and what does it turn into?
+# </details></details></details>
+#
+# **Mend it.** Write a drafter that stops early as well, and with which the text follows the target's law again, for
+# all models. There are several ways; any of them will do.
+
+
+# %% solve="repair"
+def repaired_draft(draft, prefix, gamma, source, sure=0.5):
+    """Up to gamma drafts, and the laws that they were drawn from: two lists of the same length.
+
+    draft: a function, list of tokens -> law of the next one. prefix: a list of tokens, left as it is.
+    Where each token that q can give has q(x) >= sure, all gamma drafts are proposed.
+    Where q gives every token less than `sure`, whatever the prefix, at most one draft is proposed.
+    """
+    ### BEGIN SOLUTION
+    drafts, laws = [], []
+    while len(drafts) < gamma:
+        q = draft(prefix + drafts)
+        x = source.categorical(q)
+        drafts.append(x)  # what was drawn is proposed, whatever it is; it only ends the drafting
+        laws.append(q)
+        if q[x] < sure:
+            break
+    return drafts, laws
+    ### END SOLUTION
+
+
+# %% test="repair" points=2
+checks.repair(repaired_draft, points=2)
+
+# %% [markdown]
+# <details><summary>Hint 1</summary>Think of all drafts that get past the line <code>if q[x] &lt; sure</code>. Which
+# law do they follow? Which law is reported?
+# <details><summary>Hint 2</summary>Whether to stop may depend on anything that is known <i>before</i> the draw. What
+# was drawn has to be proposed. (Question 4 of the lesson's "Check yourself".)
+# </details></details>
+#
+# ## What you built
+#
+# Everything together: your round with three drafters, and your test as the judge. The laws are exact, from
+# enumeration; your test sees only counts of draws from them.
+
+# %%
+p, q = [0.55, 0.3, 0.15], [0.5, 0.2, 0.3]
+
+
+def built():
+    laws = {"target": p}
+    for name, drafter in (("plain", plain_draft), ("careful", careful_draft), ("repaired", repaired_draft)):
+        law = first_token_law(p, q, drafter)
+        laws[name] = [law.get(x, 0.0) for x in range(3)]
+        verdict = "no objection" if trusts(make_sample(laws[name], seed=4), p) else "ALARM"
+        print(f"{name:9} first token: {', '.join(f'{x:.4f}' for x in laws[name])}   your test: {verdict}")
+    figure, (axes,) = new_figure(7, 3.2)
+    for i, (name, law) in enumerate(laws.items()):
+        axes.bar([x + 0.2 * (i - 1.5) for x in range(3)], law, 0.18, label=name, hatch=["", "//", "..", "xx"][i])
+    axes.set(xticks=range(3), xlabel="first token", ylabel="probability")
+    axes.legend()
+    words = "; ".join(f"{name}: {', '.join(f'{x:.3f}' for x in law)}" for name, law in laws.items())
+    return show(figure, alt=f"Bars of the law of the first token. {words}.")
+
+
+try_out(built)
+
+# %% [markdown]
+# ## 6. In words
+#
+# ★★ · *8 minutes · 3 points*
+#
+# A colleague has changed your engine: after a rejection it draws from $p$, "since $p$ is what we want". The colleague
+# also wrote a test: 1,000 draws, and each share within 0.02 of $p$. It passed. Answer in about ten lines.
+#
+# 1. Which tokens come too often now, and which too seldom? Give the law that comes out as a formula in $p$, $q$ and
+#    $\beta = \sum \min(p, q)$. *(1 point)*
+# 2. Why is the residual, divided by its sum, just what is needed? Use the chance of a rejection. *(1 point)*
+# 3. What does the passed test tell, and what not? Say what you would demand of a test instead. *(1 point)*
+
+# %% [markdown] written="colleague" points=3
+# <!-- BEGIN SOLUTION -->
+# 1\. A kept draft gives $\min(p, q)$; a rejection happens with $1 - \beta$ and gives $p$ once more. So the law is
+# $\min(p(x), q(x)) + (1 - \beta)\,p(x)$. Where $p < q$ the residual would give nothing, and now $(1 - \beta)\,p(x)$ is
+# added: tokens that the draft likes too much come too often, and the others get less than the $p - q$ that they
+# miss, in sum. The draft's taste leaks into the text.
+#
+# 2\. The kept drafts have delivered $\min(p, q)$. What is missing to $p$ is $p - \min(p, q) = \max(0, p - q)$, with
+# a sum of $1 - \beta$, and $1 - \beta$ is the chance of a rejection. So "with the chance of a rejection, draw from
+# $\max(0, p - q) / (1 - \beta)$" adds exactly $\max(0, p - q)$.
+#
+# 3\. It tells that no fault was seen that this test can see. With 1,000 draws a share moves by chance by
+# $\sqrt{p (1 - p) / 1000} \approx 0.015$, so a border of 0.02 blames right code often, and passes smaller faults as
+# often as right code. (If $q$ is close to $p$, this bug itself moves the shares by less than that.) To demand: a
+# named fault (such as this bug, or a total variation of 0.02), a size (such as 1 in 1,000), a power (such as 99%),
+# and the number of draws that follows from them; or enumeration, which needs no luck.
+#
+# *Marking guide. One point each. (1) Half for the formula, half for "too often where p < q"; a right example with
+# numbers counts as the formula's half. (2) Full where the sum of the residual and the chance of a rejection are said
+# to be the same number; half for "it is what is missing" alone. (3) Half for "no evidence against faults that it
+# cannot see", or the numbers for it; half for naming size and power, or enumeration. "More draws" alone: a quarter.*
+# <!-- END SOLUTION -->

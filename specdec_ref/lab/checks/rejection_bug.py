@@ -1,0 +1,187 @@
+"""Checks of problem set 04: the bug in given code, an input that shows it, and its repair."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from specdec_ref.lab.checks import Check, wrong
+from specdec_ref.lab.checks.laws import (
+    Law,
+    Model,
+    as_list,
+    as_numbers,
+    as_pair,
+    as_tokens,
+    exact_law,
+    floats,
+    likely_slip,
+    one_hot,
+    prefix_model,
+    same_law,
+    show,
+    text_law,
+    total_variation,
+)
+from specdec_ref.sampling import RandomSource
+
+
+def _careful_draft(draft: Model, prefix: list[int], gamma: int, source: RandomSource, sure: float = 0.5) -> Any:
+    """The given code with its bug, as it stands in the notebook: an unsure draft is dropped after it was drawn."""
+    drafts: list[int] = []
+    laws: list[Any] = []
+    while len(drafts) < gamma:
+        q = draft(prefix + drafts)
+        x = source.categorical(q)  # type: ignore[arg-type]
+        if q[x] < sure:
+            break
+        drafts.append(x)
+        laws.append(q)
+    return drafts, laws
+
+
+def _round(drafter: Callable[..., Any], target: Model, draft: Model, gamma: int, sure: float) -> dict[Any, float]:
+    """The law of a round with these drafts, verified as it should be."""
+
+    def program(source: RandomSource) -> tuple[int, ...]:
+        drafts, laws = as_pair(drafter(draft, [], gamma, source, sure), "repaired_draft")
+        x = list(as_tokens(drafts, "the drafts"))
+        q = [as_numbers(law, "each reported law") for law in laws]
+        if len(x) > gamma or len(q) != len(x):
+            raise wrong(f"at most {gamma} drafts, and one law for each", got=f"{len(x)} drafts and {len(q)} laws")
+        for i, (token, law) in enumerate(zip(x, q, strict=True)):
+            p = target(x[:i])
+            if not 0 <= token < len(law) or law[token] <= 0:
+                raise wrong(
+                    "a draft has probability 0 in the law that was reported for it",
+                    got=f"draft {token}, law {show(law)}",
+                )
+            if not source.bernoulli(min(1.0, p[token] / law[token])):
+                missing = [max(0.0, a - b) for a, b in zip(p, law, strict=True)]
+                return (*x[:i], source.categorical(missing if sum(missing) > 1e-12 else p))  # type: ignore[arg-type]
+        return (*x, source.categorical(target(x)))  # type: ignore[arg-type]
+
+    return exact_law(program)
+
+
+def _witness_shows(witness: Callable[..., Any], rng: random.Random) -> None:
+    returned = witness()
+    if not isinstance(returned, (tuple, list)) or len(returned) != 3:
+        raise wrong("witness has to return three lists: p, q, emitted", got=repr(returned))
+    p, q, claimed = (as_numbers(x, name) for x, name in zip(returned, ("p", "q", "emitted"), strict=True))
+    if len({len(p), len(q), len(claimed)}) != 1 or len(p) < 2:
+        raise wrong("p, q and emitted need one number for each of the same tokens", got=f"{p}, {q}, {claimed}")
+    for name, law in (("p", p), ("q", q)):
+        if min(law) < 0 or abs(sum(law) - 1) > 1e-6:
+            raise wrong(f"{name} is no law: no entry below 0, and a sum of 1", got=show(law))
+    rounds = _round(_careful_draft, lambda _: p, lambda _: q, gamma=1, sure=0.5)
+    first: dict[int, float] = {}
+    for emitted, share in rounds.items():
+        first[emitted[0]] = first.get(emitted[0], 0.0) + share
+    came = as_list(first, len(p))
+    given = f"p = {show(p)}, q = {show(q)}"
+    if total_variation(came, p) < 0.02:
+        sure, unsure = ([x for x in q if x > 0 and (x >= 0.5) == s] for s in (True, False))
+        likely = (
+            "the draft is sure of each token that it may draw: none is ever dropped."
+            if not unsure
+            else "the draft is sure of no token: every one is dropped, and the target goes on alone."
+            if not sure
+            else "what is dropped turns into nearly the same here: try another p, or a draft that is unsure more often."
+        )
+        raise wrong(
+            "on this input the given code is right, or nearly so: a total variation of 0.02 or more is wanted",
+            given=given,
+            got=f"law of the first token {show(came)}, total variation {total_variation(came, p):.3f}",
+            mistake=likely,
+        )
+    if max(abs(a - b) for a, b in zip(claimed, came, strict=True)) > 0.005:
+        sure_part = [min(a, b) if b >= 0.5 else 0.0 for a, b in zip(p, q, strict=True)]
+        slips = {
+            "this is p, what should come out; wanted is what does.": p,
+            "this is q.": q,
+            "the draws from p, after a draft was dropped, are left out.": sure_part,
+        }
+        raise wrong(
+            "the input shows the bug, but the law that comes out is another one than you say",
+            given=given,
+            got=f"emitted = {show(claimed)}",
+            expected=show(came),
+            mistake=likely_slip(
+                claimed, slips, "add up: sure drafts that are kept, corrections, and p where one is dropped."
+            ),
+        )
+
+
+witness = Check("witness", [_witness_shows])
+
+
+def _repair_exact(repaired_draft: Callable[..., Any], rng: random.Random) -> None:
+    expected: list[float]
+    for sure in (0.5, rng.choice([0.25, 0.375]), 0.625):
+        target, draft = prefix_model(rng, 3), prefix_model(rng, 3)
+        while not sure <= max(draft([])) < 1 or min(draft([])) >= sure:
+            draft = prefix_model(rng, 3)
+        got = text_law(_round(repaired_draft, target, draft, 2, sure), target, 3, 3)
+        expected = text_law({(): 1.0}, target, 3, 3)
+        if same_law(got, expected):
+            continue
+        given_code = text_law(_round(_careful_draft, target, draft, 2, sure), target, 3, 3)
+        first = [sum(got[9 * x : 9 * x + 9]) for x in range(3)]
+        slips = {
+            "this is still the law of the given code: a draft that was drawn is dropped because of what it is. Decide "
+            "before the draw, or propose it and stop behind it.": given_code
+        }
+        raise wrong(
+            "with the repaired drafts the text does not follow the target's law",
+            given=f"gamma = 2, sure = {sure}, first token: p = {show(target([]))}, q = {show(draft([]))}",
+            got=f"law of the first token {show(first)} (and of the text behind it)",
+            expected=show(target([])),
+            mistake=likely_slip(
+                got, slips, "the law that is reported has to be the one that the draft was drawn from, for each draft."
+            ),
+        )
+
+
+def _proposals(repaired_draft: Callable[..., Any], q: Law, gamma: int, sure: float) -> set[int]:
+    """How many drafts may come."""
+
+    def program(source: RandomSource) -> int:
+        drafts, _ = as_pair(repaired_draft(lambda _: floats(q), [], gamma, source, sure), "repaired_draft")
+        return len(as_tokens(drafts, "the drafts"))
+
+    return set(exact_law(program, certain=True))
+
+
+def _repair_drafts(repaired_draft: Callable[..., Any], rng: random.Random) -> None:
+    for q in (one_hot(4, rng.randrange(4)), [Fraction(1, 2), Fraction(1, 2), Fraction(0)]):
+        for gamma in (1, 3):
+            came = _proposals(repaired_draft, q, gamma, sure=0.5)
+            if came != {gamma}:
+                raise wrong(
+                    "the draft is sure of every token that it may draw: all drafts are wanted",
+                    given=f"q = {show(q)} after every prefix, gamma = {gamma}, sure = 0.5",
+                    got=f"{' or '.join(map(str, sorted(came)))} drafts",
+                    expected=f"{gamma} drafts",
+                    mistake="nothing is drafted at all: exact, and of no use."
+                    if came == {0}
+                    else "sure is q >= sure, the border included.",
+                )
+
+
+def _repair_stops(repaired_draft: Callable[..., Any], rng: random.Random) -> None:
+    q = [Fraction(n, 64) for n in (14, 15, 17, 18)]
+    rng.shuffle(q)
+    came = _proposals(repaired_draft, q, 3, sure=0.5)
+    if max(came) > 1:
+        raise wrong(
+            "the draft is sure of no token, and is still asked for more: at most one draft is wanted",
+            given=f"q = {show(q)} after every prefix, gamma = 3, sure = 0.5",
+            got=f"up to {max(came)} drafts",
+            mistake="the early stop is gone. Keep it: only *when* it is decided, or which token it drops, was wrong.",
+        )
+
+
+repair = Check("repair", [_repair_exact, _repair_drafts, _repair_stops])
