@@ -12,3 +12,5 @@ c.CourseDirectory.db_url = "sqlite:///grading/gradebook.db"
 c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "*.py"]
 c.ClearSolutions.code_stub = {"python": 'raise NotImplementedError("write this, then delete this line")'}
 c.ClearSolutions.text_stub = "*Your answer here.*"
+# Submissions run in the sandbox of `specdec grade auto` only; nbgrader's own autograde would run them on this machine.
+c.Autograde.sanitize_preprocessors = ["specdec_ref.grading.guard.UseSpecdecGrade"]

@@ -12,6 +12,7 @@ from specdec_ref.cli.demo import demo
 from specdec_ref.cli.doctor import doctor
 from specdec_ref.cli.fetch import fetch
 from specdec_ref.cli.generate import generate
+from specdec_ref.cli.grade import grade
 from specdec_ref.cli.try_pair import try_pair
 
 
@@ -24,7 +25,7 @@ def cli() -> None:
     """
 
 
-for command in (demo, generate, try_pair, roofline, kv, fetch, doctor):
+for command in (demo, generate, try_pair, roofline, kv, fetch, grade, doctor):
     cli.add_command(command)
 
 
