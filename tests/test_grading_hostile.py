@@ -150,9 +150,9 @@ WRONG = "def mean(values):\n    return 0.123"
 OPEN = """
 import glob, os
 seen = []
-for top, _, files in os.walk("/"):
-    if not top.startswith(("/proc", "/usr", "/dev")):
-        seen += [os.path.join(top, f) for f in files if f.endswith((".txt", ".ipynb", ".db"))]
+for top, folders, files in os.walk("/"):
+    folders[:] = [f for f in folders if f not in ("proc", "usr", "lib", "share", "specdec_ref")]
+    seen += [os.path.join(top, f) for f in files if f.endswith((".txt", ".ipynb", ".db"))]
 for path in [*seen, {secret!r}]:
     try:
         print(path, open(path).read()[:100])
@@ -266,9 +266,7 @@ CASES = {
     "500 MB of output": Case(
         before("for i in range(500): print('x' * 1_000_000)"), FULL, printed="cut here: too much output"
     ),
-    "500 MB past Python": Case(
-        before("import os\nfor i in range(500): os.write(1, b'x' * 1_000_000)"), FULL, look="cell 1"
-    ),
+    "500 MB past Python": Case(before("import os\nfor i in range(500): os.write(1, b'x' * 1_000_000)"), FULL),
     "fills the disk": Case(
         before("for i in range(100):\n    open(f'/tmp/{i}', 'wb').write(b'x' * (1 << 20))"),
         FULL,
@@ -327,14 +325,7 @@ CASES = {
 }
 
 
-FAST = [
-    "perfect",
-    "test cells edited",
-    "test and setup cells deleted",
-    "solution split",
-    "ids of its own",
-    "asserts stripped",
-]
+FAST = ["perfect", "test cells edited", "test and setup cells deleted", "solution split", "asserts stripped"]
 FAST += ["parts of checks replaced", "os._exit in a cell", "endless loop in a function", "8 GB", "500 MB of output"]
 FAST += ["reads solutions and other submissions", "writes outside", "the reference in a wrapper"]
 
