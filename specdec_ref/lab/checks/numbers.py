@@ -1,0 +1,65 @@
+"""Numbers that a learner gives back, of whatever type, beside the right ones and those that known slips lead to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from specdec_ref.lab.checks import wrong
+
+Number = float | Fraction
+Slips = Iterable[tuple[Number, str]]
+"""Values that known mistakes lead to, each with the mistake in words; the first that fits is told."""
+
+
+def as_number(value: Any, what: str, given: Any = None) -> float:
+    """`value` as a float or int: a Python number, a Fraction, or an array or tensor with a single element.
+
+    Raises CheckFailed for anything else, and for NaN.
+    """
+    plain = value.item() if hasattr(value, "item") and getattr(value, "size", 1) != 0 else value
+    if isinstance(plain, (str, bytes, bool)) or not hasattr(plain, "__float__"):
+        kind = "" if value is None else f" (a {type(value).__name__})"
+        raise wrong(f"{what} has to be a number.", given=given, got=f"{value!r}{kind}")
+    number = plain if isinstance(plain, int) else float(plain)
+    if math.isnan(number):
+        raise wrong(f"{what} is not a number (NaN).", given=given, got=value)
+    return number
+
+
+def as_numbers(value: Any, names: Sequence[str], given: Any = None) -> list[float]:
+    """`value` as a list of as many numbers as there are `names`: from a tuple, list, array or tensor."""
+    expected = f"({', '.join(names)})"
+    if isinstance(value, (str, bytes, dict)) or not hasattr(value, "__iter__"):
+        raise wrong(f"{len(names)} numbers are wanted.", given=given, got=value, expected=expected)
+    values = list(value)
+    if len(values) != len(names):
+        raise wrong(f"{len(names)} numbers are wanted, not {len(values)}.", given=given, got=value, expected=expected)
+    return [as_number(v, name, given) for v, name in zip(values, names)]
+
+
+def near(a: Number, b: Number, tolerance: float = 1e-6) -> bool:
+    """Whether `a` is `b` up to rounding: 1e-6 of it lets 32-bit floats pass."""
+    return math.isclose(a, b, rel_tol=tolerance, abs_tol=1e-300)
+
+
+def number_text(value: Number) -> str:
+    """A number for a message: all digits of a whole one, seven of another."""
+    if math.isfinite(value) and value == int(value) and abs(float(value)) < 1e15:
+        return f"{int(value):,}"
+    return f"{float(value):.7g}"
+
+
+def compare(what: str, got: Any, right: Number, given: Any = None, slips: Slips = ()) -> None:
+    """Raise CheckFailed unless the learner's `got` is `right`, with the slip that leads there, or how far off it is."""
+    number = as_number(got, what, given)
+    if near(number, right):
+        return
+    mistake = next((why for value, why in slips if near(number, value) and not near(value, right)), "")
+    ratio = float(number) / float(right) if number > 0 and right > 0 else 0.0
+    if ratio and not mistake:
+        mistake = f"{max(ratio, 1 / ratio):.4g} times too {'large' if ratio > 1 else 'small'}."
+    shown = {"got": number_text(number), "expected": number_text(right)}
+    raise wrong(f"{what} is not right.", given=given, mistake=mistake, **shown)
