@@ -163,6 +163,11 @@ for row in rows:
 # with `warnings.warn`: then the caller sees it, and a program can catch it. (An error would stop the measurement; a
 # printed line gets lost.)
 
+# This is how a warning looks:
+
+# %%
+warnings.warn("a utilisation of 1.70 is impossible", stacklevel=2)
+
 
 # %% solve="utilisation"
 def utilisation(achieved, peak):
