@@ -96,8 +96,8 @@ print(f"after truncate(1) the cache holds {cache.length}")
 # *★★, 15 minutes, 3 points*
 #
 # The draft model writes `gamma` tokens, one after the other. Its cache holds a *beginning* of the committed tokens:
-# all but the pending one, or one less, or nothing at all before the first round. So the first pass takes in all that
-# the cache lacks, and every other pass the draft before.
+# all but the pending one, or fewer, and nothing at all before the first round. So the first pass takes in all that the
+# cache lacks, and every other pass the draft before.
 #
 # - At each place the law is `law(row, temperature)`, and the token is drawn from it. Hand over that law with the token.
 # - `gamma` drafts take `gamma` passes, no more. So the last draft comes *out* of the last pass and never goes *in*.
@@ -438,7 +438,7 @@ def copies(tokens):
     return probs.tolist()
 
 
-if smollm2:
+if smollm2 is not None:
     prompt = checks.smollm2_prompt(smollm2)
     lookup = ScriptedModel(copies, vocab_size=smollm2.vocab_size)
     checks.show_run(generate, mine, greedy_rule, smollm2, lookup, prompt, 24, gamma=4)
@@ -482,7 +482,7 @@ def nothing(tokens, gamma):
 plain = handed_in(remembering, nothing, [1, 2], 12, gamma=0)  # gamma 0: plain decoding, and that is right
 
 
-def perfect(tokens, gamma):
+def perfect(tokens, gamma):  # for the prompt [1, 2]
     done = len(tokens) - 2
     return plain[done : done + gamma]
 

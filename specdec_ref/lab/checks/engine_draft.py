@@ -177,21 +177,21 @@ def draft_keeps_its_cache(draft: Any, rng: random.Random) -> None:
         drafted, _ = _drafted(draft, model, cache, tokens, gamma, rng.choice([0.0, 0.9]), RandomSource(7))
         expected = [*tokens, *drafted[:-1]] if gamma else held
         n = len(model.passes)
-        if n == gamma and cache.tokens == expected:
+        if n == gamma and cache.held == expected:
             continue
         mistake = "at first feed all that the cache lacks, then each draft once"
         if gamma == 0:
             mistake = "without drafts there is nothing to take in, either"
-        elif n == gamma + 1 and cache.tokens == [*tokens, *drafted]:
+        elif n == gamma + 1 and cache.held == [*tokens, *drafted]:
             mistake = "the last draft was fed, too: that is one pass more than there are drafts"
         elif n > gamma:
             mistake = "take in all that the cache lacks in one pass"
-        elif cache.tokens == held or n < gamma:
+        elif cache.held == held or n < gamma:
             mistake = "the cache that was handed in is not used"
         raise wrong(
             f"Passes and cache are not as they should be, with gamma {gamma}.",
             given=f"tokens {tokens}, the cache held {held}; drafted {drafted}",
-            got=f"{n} passes, cache {cache.tokens}",
+            got=f"{n} passes, cache {cache.held}",
             expected=f"{gamma} passes, cache {expected}",
             mistake=mistake,
         )

@@ -33,7 +33,7 @@ def _rolled(roll_back: Any, rng: random.Random, held: list[int], tokens: list[in
         ) from None
     if tokens != before:
         raise wrong("roll_back changed the list of committed tokens.", given=before, got=tokens)
-    if cache.tokens == held[:keep]:
+    if cache.held == held[:keep]:
         return
     n, mistake = cache.length, ""
     if n == len(held):
@@ -48,7 +48,7 @@ def _rolled(roll_back: Any, rng: random.Random, held: list[int], tokens: list[in
     raise wrong(
         "After the roll-back the cache holds other tokens than it should.",
         given=given,
-        got=cache.tokens,
+        got=cache.held,
         expected=held[:keep],
         mistake=mistake,
     )

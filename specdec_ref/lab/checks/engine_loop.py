@@ -6,11 +6,15 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from specdec_ref.lab.checks import Check, wrong
 from specdec_ref.lab.checks.engine_models import (
     CLOSE,
     RIGHT,
     VOCAB,
+    TinyModel,
+    WatchedCache,
     WatchedModel,
     contrary_law,
     greedy_text,
@@ -23,7 +27,7 @@ from specdec_ref.lab.checks.engine_models import (
     some_text,
     tempered,
 )
-from specdec_ref.models.scripted import Law, TokenCache
+from specdec_ref.models.scripted import Law
 from specdec_ref.proof.enumeration import enumerate_law
 from specdec_ref.sampling import RandomSource
 
@@ -54,7 +58,7 @@ class Run:
         def on_round(tokens: Any, target_cache: Any, draft_cache: Any) -> None:
             if target_cache is draft_cache:
                 raise wrong("on_round was given the same cache twice.", mistake="each model needs a cache of its own")
-            held = [list(c.tokens) if isinstance(c, TokenCache) else [] for c in (target_cache, draft_cache)]
+            held = [list(c.held) if isinstance(c, WatchedCache) else [] for c in (target_cache, draft_cache)]
             self.rounds.append((ids(tokens, "on_round's `tokens`"), *held))  # type: ignore[arg-type]
 
         given = list(prompt)
@@ -192,6 +196,47 @@ def loop_keeps_both_caches(generate: Any, rng: random.Random) -> None:
                 )
 
 
+def loop_runs_on_a_real_cache(generate: Any, rng: random.Random) -> None:
+    """One layer of attention in float64: plain text, and after each round both caches answer as freshly filled ones."""
+    for gamma in (1, 3, 5):
+        _run_tiny(generate, rng, gamma)
+
+
+def _run_tiny(generate: Any, rng: random.Random, gamma: int) -> None:
+    target = TinyModel(rng, name="target")
+    model = TinyModel(rng, name="draft model", like=target)
+    prompt, n, lengths = some_text(rng), 12, []
+    given = f"a model with one layer of attention, prompt {prompt}, max_new_tokens {n}, gamma {gamma}"
+
+    def on_round(tokens: Any, target_cache: Any, draft_cache: Any) -> None:
+        text = ids(tokens, "on_round's `tokens`")
+        lengths.append(len(text))
+        for one, cache in ((target, target_cache), (model, draft_cache)):
+            length = cache.length
+            if length >= len(text):
+                what = f"The cache of the {one.name} is too long: it holds {length} tokens, {len(text)} are committed."
+                raise wrong(what, given=given, mistake="it was not rolled back")
+            here = one.forward(torch.tensor(text[length:]), cache)[-1]
+            cache.truncate(length)
+            off = (here - one.next_logits(text)).abs().max().item()
+            if off > CLOSE:
+                what = f"The cache of the {one.name} does not answer as a freshly filled one."
+                differ = f"logits that differ by {off:.3g}"
+                raise wrong(what, given=given, got=differ, mistake="it was not rolled back, or too far")
+
+    told = {"source": RandomSource(1), "on_round": on_round}
+    got = ids(
+        generate(target, model, list(prompt), n, gamma, RIGHT, right_greedy_rule, **told), "What generate returns"
+    )
+    expected: list[int] = []
+    while len(expected) < n:
+        expected.append(int(target.next_logits([*prompt, *expected]).argmax()))
+    if got != expected:
+        raise wrong("The text is not that of plain greedy decoding.", given=given, got=got, expected=expected)
+    if not lengths:
+        raise wrong("on_round was never called.", given=given, mistake="call it at the end of each round")
+
+
 def loop_keeps_the_budget(generate: Any, rng: random.Random) -> None:
     """Budgets around 0 and gamma, with a draft that is always right and one that never is."""
     for gamma in (0, 1, 3, 4, 6):
@@ -247,12 +292,12 @@ def loop_stops_at_every_place(generate: Any, rng: random.Random) -> None:
                 end = text.index(text[i]) + 1
                 run = Run(generate, p, q, prompt, n, gamma, eos=eos)
                 got, mistake = len(run.out), ""
-                if run.out == text[: end - 1]:
+                if got < end and prompt[-1] in eos:
+                    mistake = "the EOS in the prompt ended the text"
+                elif run.out == text[: end - 1]:
                     mistake = "the EOS itself belongs to the text"
                 elif got > end and run.out == text[:got]:
                     mistake = "the text went on behind the EOS: cut what is emitted, and leave the loop"
-                elif got < end and prompt[-1] in eos:
-                    mistake = "the EOS in the prompt ended the text"
                 run.expect(text[:end], f"Token {end} of the text is EOS.", mistake)
         for at in (-1, 0):
             ends = [prompt[at]]
@@ -346,6 +391,7 @@ loop = Check(
         loop_writes_plain_text,
         loop_needs_as_many_passes,
         loop_keeps_both_caches,
+        loop_runs_on_a_real_cache,
         loop_keeps_the_budget,
         loop_keeps_the_context,
         loop_trusts_no_draft,

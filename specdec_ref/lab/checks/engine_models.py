@@ -11,43 +11,45 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specdec_ref.cache.dense import check_truncate
 from specdec_ref.lab.checks import wrong
-from specdec_ref.models.scripted import Law, ScriptedModel, TokenCache
+from specdec_ref.models.scripted import Law
 
 VOCAB = 9
 CLOSE = 1e-9
 
 
-class WatchedCache(TokenCache):
-    """A scripted model's cache with a capacity, as a real one has."""
+class WatchedCache:
+    """A scripted model's cache: the tokens themselves, with a capacity as a real one has."""
 
     def __init__(self, capacity: int) -> None:
-        super().__init__()
+        self.held: list[int] = []
         self.capacity = int(capacity)
 
+    @property
+    def length(self) -> int:
+        """Tokens held."""
+        return len(self.held)
 
-class WatchedModel(ScriptedModel):
-    """A scripted model that notes its passes and is as strict as a real one.
+    def truncate(self, length: int) -> None:
+        """Keep the first `length` tokens. Raises ValueError outside 0..length."""
+        check_truncate(self.length, length)
+        del self.held[length:]
 
-    passes: for each pass what the cache held before and what was fed.
-    """
 
-    def __init__(self, law: Law, vocab_size: int = VOCAB, max_context: int | None = None, name: str = "model") -> None:
-        super().__init__(law, vocab_size, max_context=max_context)
-        self.name = name
-        self.passes: list[tuple[list[int], list[int]]] = []
+class Model:
+    """What the two models below have in common: they are as strict as a real one."""
 
-    def new_cache(self, capacity: int) -> WatchedCache:
-        return WatchedCache(capacity)
+    def __init__(self, vocab_size: int, max_context: int | None, name: str) -> None:
+        self.vocab_size, self.max_context, self.name = vocab_size, max_context, name
+        self.eos_token_ids: tuple[int, ...] = ()
+        self.tokenizer = None
+        self.device = torch.device("cpu")
+        self.n_passes = 0
 
-    def holding(self, tokens: Sequence[int], capacity: int = 200) -> WatchedCache:
-        """A cache that holds `tokens`, without a pass."""
-        cache = self.new_cache(capacity)
-        cache.tokens = list(tokens)
-        return cache
-
-    def forward(self, tokens: Tensor, cache: TokenCache, rows: slice = slice(None)) -> Tensor:
-        if not isinstance(cache, WatchedCache):
+    def check(self, tokens: Any, cache: Any, kind: Any) -> None:
+        """Raises where a pass is none that a real model would make."""
+        if not isinstance(cache, kind):
             raise TypeError(
                 f"forward(tokens, cache) was given {type(cache).__name__} in place of a cache of new_cache()"
             )
@@ -59,20 +61,90 @@ class WatchedModel(ScriptedModel):
             )
         if tokens.dtype not in (torch.int64, torch.int32):
             raise TypeError(f"forward takes token ids, whole numbers, not {tokens.dtype}")
-        full = cache.length + len(tokens)
-        if self.max_context is not None and full > self.max_context:
-            raise ValueError(
-                f"{self.name}: {cache.length} cached, {len(tokens)} new tokens exceed its context of {self.max_context}"
-            )
-        if full > cache.capacity:
-            raise ValueError(
-                f"{self.name}: {cache.length} cached, {len(tokens)} new tokens exceed new_cache({cache.capacity}): "
-                "is it too small, or not rolled back?"
-            )
-        if len(self.passes) > 600:
+        what = f"{self.name}: {cache.length} cached, {len(tokens)} new tokens exceed"
+        if self.max_context is not None and cache.length + len(tokens) > self.max_context:
+            raise ValueError(f"{what} its context of {self.max_context}")
+        if cache.length + len(tokens) > cache.capacity:
+            raise ValueError(f"{what} new_cache({cache.capacity}): is it too small, or not rolled back?")
+        self.n_passes += 1
+        if self.n_passes > 600:
             raise wrong(f"The {self.name} was asked for more than 600 passes: does the loop ever end?")
-        self.passes.append((list(cache.tokens), tokens.tolist()))
-        return super().forward(tokens, cache, rows)
+
+
+class WatchedModel(Model):
+    """A scripted model, log law(tokens so far) in float64, that notes its passes.
+
+    passes: for each pass what the cache held before and what was fed.
+    """
+
+    def __init__(self, law: Law, vocab_size: int = VOCAB, max_context: int | None = None, name: str = "model") -> None:
+        super().__init__(vocab_size, max_context, name)
+        self.law = law
+        self.passes: list[tuple[list[int], list[int]]] = []
+
+    def new_cache(self, capacity: int) -> WatchedCache:
+        """An empty cache for `capacity` tokens."""
+        return WatchedCache(capacity)
+
+    def holding(self, tokens: Sequence[int], capacity: int = 200) -> WatchedCache:
+        """A cache that holds `tokens`, without a pass."""
+        cache = self.new_cache(capacity)
+        cache.held = list(tokens)
+        return cache
+
+    def forward(self, tokens: Tensor, cache: WatchedCache, rows: slice = slice(None)) -> Tensor:
+        """Logits `[n_rows, vocab]` after each of `tokens` `[n]`; the cache grows by n."""
+        self.check(tokens, cache, WatchedCache)
+        self.passes.append((list(cache.held), tokens.tolist()))
+        start = cache.length
+        cache.held += tokens.tolist()
+        laws = [list(self.law(tuple(cache.held[: start + i + 1]))) for i in range(len(tokens))[rows]]
+        return torch.tensor(laws, dtype=torch.float64).reshape(len(laws), self.vocab_size).log()
+
+
+class TinyCache:
+    """Keys and values of one layer, `[capacity, width]`; what lies behind `length` is left over, as in a real one."""
+
+    def __init__(self, capacity: int, width: int) -> None:
+        self.capacity, self.length = int(capacity), 0
+        self.keys, self.values = torch.zeros(2, self.capacity, width, dtype=torch.float64)
+
+    def truncate(self, length: int) -> None:
+        """Keep the first `length` tokens. Raises ValueError outside 0..length."""
+        check_truncate(self.length, length)
+        self.length = length
+
+
+class TinyModel(Model):
+    """One layer of attention with random weights, in float64: a real model with a real cache, only small."""
+
+    def __init__(self, rng: random.Random, width: int = 12, name: str = "model", like: TinyModel | None = None) -> None:
+        super().__init__(VOCAB, None, name)
+        source = torch.Generator().manual_seed(rng.randrange(2**31))
+        shapes = [(VOCAB, width), (200, width), (3, width, width), (width, VOCAB)]
+        own = [torch.randn(shape, generator=source, dtype=torch.float64) for shape in shapes]
+        # A model `like` another has its weights, nearly: it agrees with it now and then.
+        self.weights: list[Tensor] = own if like is None else [a + 0.3 * b for a, b in zip(like.weights, own)]
+
+    def new_cache(self, capacity: int) -> TinyCache:
+        """An empty cache for `capacity` tokens."""
+        return TinyCache(capacity, self.weights[0].shape[1])
+
+    def forward(self, tokens: Tensor, cache: TinyCache, rows: slice = slice(None)) -> Tensor:
+        """Logits `[n_rows, vocab]` after each of `tokens` `[n]`; the cache grows by n."""
+        self.check(tokens, cache, TinyCache)
+        embed, place, qkv, head = self.weights
+        start, end = cache.length, cache.length + len(tokens)
+        x = embed[tokens] + place[start:end]
+        q, cache.keys[start:end], cache.values[start:end] = x @ qkv
+        seen = torch.ones(end - start, end, dtype=torch.bool).tril(start)
+        scores = (q @ cache.keys[:end].T / 5).masked_fill(~seen, -torch.inf)
+        cache.length = end
+        return ((x + scores.softmax(-1) @ cache.values[:end]) @ head)[rows]
+
+    def next_logits(self, tokens: Sequence[int]) -> Tensor:
+        """Logits `[vocab]` after `tokens`, from a fresh cache."""
+        return self.forward(torch.tensor(list(tokens)), self.new_cache(len(tokens)))[-1]
 
 
 def random_law(rng: random.Random, vocab: int = VOCAB) -> Law:
@@ -192,7 +264,7 @@ def _draft(
         raise wrong(
             "parts.draft was called with a draft's cache that is too long.",
             given=f"tokens {tokens}",
-            got=f"a cache that holds {cache.tokens}",
+            got=f"a cache that holds {getattr(cache, 'held', f'{cache.length} tokens')}",
             mistake="the draft's cache was not rolled back, or the two caches are mixed up",
         )
     new = tokens[cache.length :]

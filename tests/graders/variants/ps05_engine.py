@@ -549,6 +549,12 @@ WRONG = [
         ("min(cache.length, len(tokens) - 1)", "len(tokens) - 1"),
         says="nothing to take back",
     ),
+    Wrong(
+        "a cache that is taken apart by hand",
+        {"rollback": "def roll_back(cache, tokens):\n    del cache.tokens[len(tokens) - 1 :]\n"},
+        ("rollback",),
+        "no attribute 'tokens'",
+    ),
     _slip(
         "right for the table's round only",
         "rollback",
