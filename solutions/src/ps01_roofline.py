@@ -162,7 +162,7 @@ for row in rows:
 # numbers is wrong: the peak, the count, or the clock. A good function gives the number back all the same, and *warns*
 # with `warnings.warn`: then the caller sees it, and a program can catch it. (An error would stop the measurement; a
 # printed line gets lost.)
-
+#
 # This is how a warning looks:
 
 # %%
