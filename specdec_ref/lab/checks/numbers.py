@@ -21,11 +21,12 @@ def as_number(value: Any, what: str, given: Any = None) -> float:
     """
     plain = value.item() if hasattr(value, "item") and getattr(value, "size", 1) != 0 else value
     if isinstance(plain, (str, bytes, bool)) or not hasattr(plain, "__float__"):
-        kind = "" if value is None else f" (a {type(value).__name__})"
-        raise wrong(f"{what} has to be a number.", given=given, got=f"{value!r}{kind}")
+        mistake = "is there a return?" if value is None else ""
+        got = repr(value) if value is None else f"{value!r} (a {type(value).__name__})"
+        raise wrong(f"{what} must be a number.", given=given, got=got, mistake=mistake)
     number = plain if isinstance(plain, int) else float(plain)
     if math.isnan(number):
-        raise wrong(f"{what} is not a number (NaN).", given=given, got=value)
+        raise wrong(f"{what} came out as NaN, not a number.", given=given, got=value)
     return number
 
 
@@ -62,4 +63,4 @@ def compare(what: str, got: Any, right: Number, given: Any = None, slips: Slips 
     if ratio and not mistake:
         mistake = f"{max(ratio, 1 / ratio):.4g} times too {'large' if ratio > 1 else 'small'}."
     shown = {"got": number_text(number), "expected": number_text(right)}
-    raise wrong(f"{what} is not right.", given=given, mistake=mistake, **shown)
+    raise wrong(f"{what} came out wrong.", given=given, mistake=mistake, **shown)

@@ -376,7 +376,7 @@ def _look_at_time(pass_time: Callable, flop: float, nbytes: float, chip: Chip) -
             "compute" if right == "memory" else "memory"
         )
         raise wrong(
-            "What bounds the pass is not right.",
+            "What bounds the pass came out wrong.",
             given=given,
             got=repr(bound),
             expected=repr(right),
@@ -600,7 +600,7 @@ def _look_at_batch(
             if crossing is not None and number in (math.ceil(crossing), math.floor(crossing)):
                 mistake = why
                 break
-    raise wrong("The batch is not right.", given=given, got=number_text(number), expected=right, mistake=mistake)
+    raise wrong("The batch came out wrong.", given=given, got=number_text(number), expected=right, mistake=mistake)
 
 
 def _draw_crossing(
@@ -737,7 +737,7 @@ def _look_at_free(repaired: Callable, chip: Chip, batch: int, size: float) -> No
         raise wrong("A number of drafts is whole.", given=given, got=got, expected=right, mistake="round down.")
     mistake = next((why for value, why in slips if got == value), "")
     raise wrong(
-        "The number of free drafts is not right.", given=given, got=number_text(got), expected=right, mistake=mistake
+        "The number of free drafts came out wrong.", given=given, got=number_text(got), expected=right, mistake=mistake
     )
 
 
