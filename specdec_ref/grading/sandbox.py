@@ -125,6 +125,7 @@ def _run_once(
         "skip": skip,
         "seed": seed,
         "names": names,
+        "confined": confined,
         "limits": asdict(limits) if confined else {**asdict(limits), "own_processes": False},
         # Limits on processes don't bind root; a number that no other sandbox has is counted by itself.
         "uid": 200_000 + int(token[:5], 16) if confined and as_root else None,
@@ -241,27 +242,31 @@ class _Watch:
             self.reason = "stopped: too much output"
         elif now - self.looked > 0.2:
             self.looked = now
-            if memory_of_tree(self.process.pid) > self.limits.memory:
+            pid, most = self.process.pid, self.limits.memory
+            if memory_of_tree(pid) > most and memory_of_tree(pid, exact=True) > most:
                 self.reason = f"stopped at {self.limits.memory // MB} MB of memory"
             elif memory_left() < 300 * MB:
                 self.reason = "stopped: this machine ran out of memory"
         return not self.reason
 
 
-def memory_of_tree(pid: int) -> int:
-    """Bytes in memory of a process and all below it, what they share counted once where that can be seen; Linux."""
-    total, shared, todo = 0, 0, [pid]
+def memory_of_tree(pid: int, exact: bool = False) -> int:
+    """Bytes in memory of a process and all below it; Linux, elsewhere 0.
+
+    Memory that a child shares with its parent since it was forked counts for both; only once where `exact`, which takes
+    longer.
+    """
+    total, todo = 0, [pid]
     while todo:
+        at = Path("/proc") / str(todo.pop())
         try:
-            at = Path("/proc") / str(todo.pop())
             todo += map(int, (at / "task" / at.name / "children").read_text(encoding="ascii").split())
-            rows = dict(r.split(":", 1) for r in (at / "status").read_text(encoding="utf-8").splitlines() if ":" in r)
-            own, files = (int(rows.get(k, "0").split()[0]) << 10 for k in ("RssAnon", "RssFile"))
-            total, shared = total + own, max(shared, files)
-            total += int(rows.get("RssShmem", "0").split()[0]) << 10
+            file, row = ("smaps_rollup", "Pss:") if exact else ("status", "VmRSS:")
+            lines = (at / file).read_text(encoding="utf-8").splitlines()
+            total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith(row))
         except (OSError, ValueError):  # it ended meanwhile
             continue
-    return total + shared
+    return total
 
 
 def memory_left() -> int:

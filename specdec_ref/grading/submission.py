@@ -24,7 +24,7 @@ REACHING = {
     "multiprocessing", "threading", "signal", "get_ipython", "eval", "exec", "compile", "open", "setattr",
 }
 REACHING_ATTRIBUTES = {
-    "_getframe", "settrace", "setprofile", "modules", "environ", "_exit", "kill", "__globals__",
+    "_getframe", "settrace", "setprofile", "modules", "environ", "_exit", "fork", "kill", "__globals__",
     "__subclasses__", "__code__", "__closure__", "f_globals", "f_locals", "ast_transformers", "set_custom_exc",
 }
 # fmt: on
