@@ -211,7 +211,8 @@ def one_round(target, draft, prefix, gamma, source, drafter=plain_draft):
 
 def first_token_law(p, q, drafter=plain_draft):
     """The exact law of the first token of a round with one draft, where the models always say p and q."""
-    return enumerate_law(lambda source: int(one_round(lambda _: p, lambda _: q, [], 1, source, drafter)[0]))
+    law = enumerate_law(lambda source: int(one_round(lambda _: p, lambda _: q, [], 1, source, drafter)[0]))
+    return {token: round(float(share), 9) for token, share in law.items()}
 
 
 # %%
@@ -387,6 +388,8 @@ def alarm_rate(test, law, actual, runs=100):
 
 # %%
 law, wrong_law = [0.6, 0.3, 0.1], [0.58, 0.31, 0.11]
+counts = make_sample(wrong_law, seed=0)(5_000)
+print("5,000 draws from the wrong law:", counts, "p-value of a G test:", round(g_test(counts, law).p_value, 4))
 print("alarms, right program:", try_out(alarm_rate, trusts, law, law))
 print("alarms, wrong program:", try_out(alarm_rate, trusts, law, wrong_law))
 print("a G test with 10,000 draws finds it with probability", round(power(wrong_law, law, 10_000, 0.001), 3))
@@ -410,8 +413,8 @@ print("draws that a G test needs for it:", draws_needed(wrong_law, law, 0.001, 0
 # ★★ · *12 minutes · 1 point and 2 points*
 #
 # A draft that the draft model itself gives little probability will most likely be dropped. Why spend the target's
-# time on it? Here is a drafter that stops there. `verify` can deal with fewer than $\gamma$ drafts, and every law
-# that is reported is the law that the draft was drawn from. A review found nothing: "fewer drafts can only be slower".
+# time on it? Here is a drafter that stops there. `verify` can deal with fewer than $\gamma$ drafts. The review said:
+# "Each draft is reported with the law that it was drawn from, and fewer drafts can only be slower. Approved."
 
 
 # %% locked="careful_draft"

@@ -70,7 +70,11 @@ def _witness_shows(witness: Callable[..., Any], rng: random.Random) -> None:
     returned = witness()
     if not isinstance(returned, (tuple, list)) or len(returned) != 3:
         raise wrong("witness has to return three lists: p, q, emitted", got=repr(returned))
-    p, q, claimed = (as_numbers(x, name) for x, name in zip(returned, ("p", "q", "emitted"), strict=True))
+    p, q = as_numbers(returned[0], "p"), as_numbers(returned[1], "q")
+    law = returned[2]
+    if isinstance(law, dict):  # as first_token_law gives it
+        law = [law.get(x, 0.0) for x in range(len(p))]
+    claimed = as_numbers(law, "emitted")
     if len({len(p), len(q), len(claimed)}) != 1 or len(p) < 2:
         raise wrong("p, q and emitted need one number for each of the same tokens", got=f"{p}, {q}, {claimed}")
     for name, law in (("p", p), ("q", q)):

@@ -56,7 +56,7 @@ def _trusted(
 
 
 def _blame(alarms: int, runs: int, used: int, law: Sequence[Any]) -> CheckFailed:
-    if alarms == runs:
+    if alarms > 0.97 * runs:
         likely = "it blames every program: True has to mean that there is no objection."
     elif alarms / runs < 0.15:
         likely = (

@@ -93,7 +93,7 @@ def verify(drafts, q, p, source):
     kept = 0
     while kept < len(drafts):
         x = drafts[kept]
-        ratio = torch.tensor(p[kept][x]) / torch.tensor(q[kept][x])
+        ratio = torch.as_tensor(p[kept][x]) / torch.as_tensor(q[kept][x])
         if not source.bernoulli(ratio.clamp(max=1)):
             break
         kept += 1
@@ -294,7 +294,7 @@ def trusts(sample, law):
         "witness": """
 def witness():
     p, q = [0.25] * 4, [0.7, 0.1, 0.1, 0.1]
-    return p, q, list(first_token_law(p, q, careful_draft).values())
+    return p, q, first_token_law(p, q, careful_draft)
 """,
         "repair": """
 def repaired_draft(draft, prefix, gamma, source, sure=0.5):
@@ -490,7 +490,7 @@ WRONG = [
         "correction from the row behind",
         verify(correction="residual(p[i + 1], q[i])"),
         loses=("verify",),
-        says="rows of two places|p\\[i \\+ 1\\]",
+        says="p\\[1\\] less q\\[0\\]",
     ),
     Wrong(
         "correction is the target's best token",
