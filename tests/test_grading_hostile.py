@@ -307,7 +307,9 @@ CASES = {
         look="cell 1: stopped after 4 s",
     ),
     "fork bomb": Case(
-        before("import os\nfor _ in range(200):\n    try: os.fork()\n    except OSError: pass"), FULL, look="cell 1: uses fork"
+        before("import os\nfor _ in range(200):\n    try: os.fork()\n    except OSError: pass"),
+        FULL,
+        look="cell 1: uses fork",
     ),
     "memory by many processes": Case(
         before(

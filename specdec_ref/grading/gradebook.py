@@ -278,10 +278,10 @@ def import_marks(course: Course, path: Path) -> tuple[int, list[str]]:
                 count += 1
             except (KeyError, OSError):
                 wrong.append(f"line {line}: there is no question {question!r} in {name!r}")
-            except ValueError:
-                wrong.append(f"line {line}: {row['points']!r} is not between 0 and {most:g}")
             except MissingEntry:
                 wrong.append(f"line {line}: nothing of {student} in {name} was marked ({question})")
+            except ValueError:
+                wrong.append(f"line {line}: {row['points']!r} is not between 0 and {most:g}")
         if wrong:
             book.db.rollback()
         else:

@@ -25,7 +25,8 @@ REACHING = {
 }
 REACHING_ATTRIBUTES = {
     "_getframe", "settrace", "setprofile", "modules", "environ", "_exit", "fork", "kill", "__globals__",
-    "__subclasses__", "__code__", "__closure__", "f_globals", "f_locals", "ast_transformers", "set_custom_exc",
+    "__subclasses__", "__code__", "__closure__", "f_globals", "f_locals", "system", "getoutput",
+    "ast_transformers", "set_custom_exc",
 }
 # fmt: on
 
@@ -217,6 +218,8 @@ def suspicions(cells: Sequence[Cell], wanted: dict[str, Any], released: Any) -> 
         attributes = {n.attr for n in nodes if isinstance(n, ast.Attribute)}
         words = [str(n.value) for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, (str, bytes))]
         reaching = REACHING & (names | {m.split(".")[0] for m in modules}) | REACHING_ATTRIBUTES & attributes
+        if "get_ipython" not in cell.source:  # that was a magic
+            reaching.discard("get_ipython")
         if any("specdec_ref" in w or "SPECDEC_" in w for w in words):
             reaching.add("specdec_ref as text")
         if kind == "solve" and "checks" in tools & names:
