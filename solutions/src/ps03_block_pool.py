@@ -3,8 +3,9 @@
 #
 # *90 minutes, 20 points. Follows lesson 03. No GPU, no network, no model is loaded: blocks are numbers here.*
 #
-# Afterwards you have written a page table that never loses a block, never lets one sequence write into another's, finds
-# known prefixes again, and forgets in the right order. And you have found a bug that no crash would have shown you.
+# Afterwards you have written a page table that never loses a block, never lets one sequence write into another's,
+# finds known prefixes again, and forgets in the right order. And you have found a bug that no crash would have shown
+# you.
 #
 # | part | | minutes | points |
 # |---|---|---|---|
@@ -17,17 +18,18 @@
 # | 7 | In words ★★ | 5 | 2 |
 #
 # Replace each line `raise NotImplementedError(...)` by your code. The cell below it checks your code with random
-# operations, other ones each time. If something is wrong, it shows the shortest series of operations that it found, as
-# code that you can paste into a cell, and what is likely the mistake. Run it as often as you like.
+# operations, other ones each time. If something is wrong, it shows the shortest series of operations that it found,
+# as code that you can paste into a cell, and what is likely the mistake. (What your functions print meanwhile is not
+# shown.) Run it as often as you like.
 #
-# **A part does not need the ones before it.** Your functions may call each other. If one of them is wrong or missing, the
-# check of another puts a right one in its place.
+# **A part does not need the ones before it.** Your functions may call each other. If one of them is wrong or missing,
+# the check of another puts a right one in its place.
 
 # %% [markdown]
 # ## The pool
 #
-# All functions work on this state. Plain Python: lists, a deque, a dictionary. It is given, and the checks bring pools of
-# their own that look just like it, so do not change the class.
+# All functions work on this state. Plain Python: lists, a deque, a dictionary. It is given, and the checks bring
+# pools of their own that look just like it, so do not change the class.
 
 # %% locked="pool"
 from collections import deque
@@ -51,8 +53,8 @@ def show(pool, **tables):
 
 
 # %% [markdown]
-# A **table** is a list of block numbers: where the tokens of one sequence lie, in order. Blocks need not lie side by side.
-# Here is a table `[5, 2]` of a sequence of 6 tokens, in blocks of 4:
+# A **table** is a list of block numbers: where the tokens of one sequence lie, in order. Blocks need not lie side by
+# side. Here is a table `[5, 2]` of a sequence of 6 tokens, in blocks of 4:
 #
 # | position of the token | 0 | 1 | 2 | 3 | 4 | 5 | | |
 # |---|---|---|---|---|---|---|---|---|
@@ -61,17 +63,17 @@ def show(pool, **tables):
 #
 # Block 5 begins at slot 5 · 4 = 20. Slots 10 and 11 are the sequence's, and not used yet.
 #
-# One rule goes through the whole set: **all or nothing**. An operation that cannot be done raises an error and leaves the
-# pool and all tables exactly as they were. The request waits, and tries again later. If it left something half done,
-# blocks would be lost, one at a time, and the server would stand still after a day.
+# One rule goes through the whole set: **all or nothing**. An operation that cannot be done raises an error and leaves
+# the pool and all tables exactly as they were. The request waits, and tries again later. If it left something half
+# done, blocks would be lost, one at a time, and the server would stand still after a day.
 
 # %% [markdown]
 # ## 1. Allocate and release
 #
 # ★ · *12 minutes · 1 + 2 points*
 #
-# `allocate` takes `n` blocks out of `pool.free`. Each has one holder from now on. (*Which* free blocks does not matter yet.
-# Part 5 comes back to it.)
+# `allocate` takes `n` blocks out of `pool.free`. Each has one holder from now on. (*Which* free blocks does not
+# matter yet. Part 5 comes back to it.)
 
 
 # %% solve="allocate"
@@ -99,11 +101,11 @@ def allocate(pool, n):
 checks.allocate(allocate, points=1)
 
 # %% [markdown]
-# `release` is how a table lets go. Other tables may hold the same blocks (part 3), so a block is free only when *nobody*
-# holds it any more.
+# `release` is how a table lets go. Other tables may hold the same blocks (part 3), so a block is free only when
+# *nobody* holds it any more.
 #
-# A table that is released twice by mistake is a nasty thing. The second time, the block may be somebody else's already.
-# So `release` refuses what cannot be right.
+# A table that is released twice by mistake is a nasty thing. The second time, the block may be somebody else's
+# already. So `release` refuses what cannot be right.
 
 
 # %% solve="release"
@@ -111,8 +113,8 @@ def release(pool, table):
     """Each block of the table has one holder less. A block that nobody holds any more goes back into pool.free.
 
     The list `table` itself may stay as it is.
-    Raises ValueError, and changes nothing, if a block of the table is free already, is named twice, or has a number that
-    the pool does not have.
+    Raises ValueError, and changes nothing, if a block of the table is free already, is named twice, or has a number
+    that the pool does not have.
     """
     ### BEGIN SOLUTION
     for block in table:
@@ -133,19 +135,19 @@ checks.release(release, points=2)
 # %% [markdown]
 # <details><summary>Hint 1</summary>Two loops: the first only looks, the second only changes. With one loop, the first
 # blocks have changed already when the last one turns out to be wrong.
-# <details><summary>Hint 2</summary>`pool.refs[-1]` is the last entry, not an error. And for a block that is named twice,
-# compare the length of the list with that of its set.</details></details>
+# <details><summary>Hint 2</summary>`pool.refs[-1]` is the last entry, not an error. And for a block that is named
+# twice, compare the length of the list with that of its set.</details></details>
 
 # %% [markdown]
 # ## 2. Append, and roll back
 #
 # ★★ · *15 minutes · 2 + 1 points*
 #
-# A sequence has `length` tokens and grows by `n`. How many blocks does it need then, and how many has it got? The last
-# block may have room. (In this part nobody shares blocks.)
+# A sequence has `length` tokens and grows by `n`. How many blocks does it need then, and how many has it got? The
+# last block may have room. (In this part nobody shares blocks.)
 #
-# `append` changes the list that it is given: `table.append(...)`, `table += ...`, `table.extend(...)`. A line
-# `table = table + ...` would make a new list, which the caller never sees.
+# `append` changes the list that it is given: `table.append(...)`, `table += ...`, `table.extend(...)`. A line `table
+# = table + ...` would make a new list, which the caller never sees.
 
 
 # %% solve="append"
@@ -167,14 +169,14 @@ def append(pool, table, length, n):
 checks.append(append, points=2)
 
 # %% [markdown]
-# <details><summary>Hint 1</summary>L tokens take L / block_size blocks, rounded up. In whole numbers: `-(-L // size)`, or
-# `(L + size - 1) // size`. Take away those that the table has already.
+# <details><summary>Hint 1</summary>L tokens take L / block_size blocks, rounded up. In whole numbers: `-(-L //
+# size)`, or `(L + size - 1) // size`. Take away those that the table has already.
 # <details><summary>Hint 2</summary>Ask `allocate` once, for all new blocks. It is all or nothing, so `append` is too.
-# <details><summary>Hint 3</summary>Position i lies in block `table[i // size]`, at offset `i % size`. Where does block b
-# begin?</details></details></details>
+# <details><summary>Hint 3</summary>Position i lies in block `table[i // size]`, at offset `i % size`. Where does
+# block b begin?</details></details></details>
 #
-# **Rolling back.** In speculative decoding a round appends drafts, and then some of them turn out to be wrong. Their blocks
-# go back at once.
+# **Rolling back.** In speculative decoding a round appends drafts, and then some of them turn out to be wrong. Their
+# blocks go back at once.
 
 
 # %% solve="truncate"
@@ -195,8 +197,8 @@ checks.truncate(truncate, points=1)
 
 # %% [markdown]
 # <details><summary>Hint 1</summary>A block that holds one of the kept tokens stays, even if the rest of it is empty.
-# <details><summary>Hint 2</summary>`table[keep:]` are the blocks to let go of, and `del table[keep:]` shortens the list in
-# place. Beware of `table[-k:]`: with k = 0 that is everything.</details></details>
+# <details><summary>Hint 2</summary>`table[keep:]` are the blocks to let go of, and `del table[keep:]` shortens the
+# list in place. Beware of `table[-k:]`: with k = 0 that is everything.</details></details>
 
 # %% [markdown]
 # ## 3. Fork, and copy on write
@@ -220,8 +222,8 @@ def fork(pool, table):
 checks.fork(fork, points=1)
 
 # %% [markdown]
-# From now on a table may share blocks. `append_cow` makes room like `append`, and sees to it that nobody writes into a
-# block that others read. It moves no keys and values itself. It *says* which blocks have to be copied, as pairs
+# From now on a table may share blocks. `append_cow` makes room like `append`, and sees to it that nobody writes into
+# a block that others read. It moves no keys and values itself. It *says* which blocks have to be copied, as pairs
 # (source, target), and the caller copies them before it writes.
 #
 # Tables `a` and `b` hold `[0, 1]`, 6 tokens in blocks of 4. First `a` grows by 4, then `b` grows by 1:
@@ -232,8 +234,8 @@ checks.fork(fork, points=1)
 # | `append_cow(pool, a, 6, 4)` | `[0, 2, 3]` | `[0, 1]` | 2, 1, 1, 1 | `[(1, 2)]` |
 # | `append_cow(pool, b, 6, 1)` | `[0, 2, 3]` | `[0, 1]` | 2, 1, 1, 1 | `[]` |
 #
-# Block 0 is shared and full: nobody writes there any more. Block 1 was shared and half full: `a` gets block 2 for it, and
-# block 3 for the rest. After that `b` holds block 1 alone, and writes in place.
+# Block 0 is shared and full: nobody writes there any more. Block 1 was shared and half full: `a` gets block 2 for it,
+# and block 3 for the rest. After that `b` holds block 1 alone, and writes in place.
 
 
 # %% solve="append_cow"
@@ -265,21 +267,21 @@ def append_cow(pool, table, length, n):
 checks.append_cow(append_cow, points=3)
 
 # %% [markdown]
-# <details><summary>Hint 1</summary>When is the last block written to at all? When n > 0, and it has room: `length` is not a
-# multiple of the block size. When is that a danger? When its count is above 1.
-# <details><summary>Hint 2</summary>Count first: blocks for the growth as in `append`, and one more if the last block is to be
-# replaced. Ask `allocate` once for the sum. Only then change the table and the count of the old block.
-# <details><summary>Hint 3</summary>The order in the table: the copy stands where the shared block stood, the blocks for the
-# growth come behind it.</details></details></details>
+# <details><summary>Hint 1</summary>When is the last block written to at all? When n > 0, and it has room: `length` is
+# not a multiple of the block size. When is that a danger? When its count is above 1.
+# <details><summary>Hint 2</summary>Count first: blocks for the growth as in `append`, and one more if the last block
+# is to be replaced. Ask `allocate` once for the sum. Only then change the table and the count of the old block.
+# <details><summary>Hint 3</summary>The order in the table: the copy stands where the shared block stood, the blocks
+# for the growth come behind it.</details></details></details>
 
 # %% [markdown]
 # ## 4. Found by its prefix
 #
 # ★★★ · *20 minutes · 1 + 1 + 2 points*
 #
-# Prompts often begin in the same way. The keys and values of a full block depend on its tokens *and on all tokens before
-# it*. So its hash is made of its parent's hash (that of the block before it) and its tokens. The first block's parent is
-# `None`.
+# Prompts often begin in the same way. The keys and values of a full block depend on its tokens *and on all tokens
+# before it*. So its hash is made of its parent's hash (that of the block before it) and its tokens. The first block's
+# parent is `None`.
 
 
 # %% solve="block_hash"
@@ -298,9 +300,9 @@ def block_hash(parent, tokens):
 checks.block_hash(block_hash, points=1)
 
 # %% [markdown]
-# `register` is called once the keys and values of `tokens` are written, for a table from its start. Every *full* block gets
-# its hash, in `pool.hashes`, and can be found from now on, through `pool.cached`. The rest behind the last full block may
-# still be written to, so it gets none.
+# `register` is called once the keys and values of `tokens` are written, for a table from its start. Every *full*
+# block gets its hash, in `pool.hashes`, and can be found from now on, through `pool.cached`. The rest behind the last
+# full block may still be written to, so it gets none.
 #
 # If another block holds the same already, you may leave its entry in `pool.cached`, or let it lead to the new block.
 
@@ -324,11 +326,11 @@ def register(pool, table, tokens):
 checks.register(register, points=1)
 
 # %% [markdown]
-# `reuse_prefix` begins the table of a new prompt with what is known. A block that it finds may be held by others, or be
-# free: then it stands *somewhere* in `pool.free`, and must leave it.
+# `reuse_prefix` begins the table of a new prompt with what is known. A block that it finds may be held by others, or
+# be free: then it stands *somewhere* in `pool.free`, and must leave it.
 #
-# **One token is always left over.** Even if all of the prompt is known, its last token has to be fed to the model: the
-# cache holds keys and values, and the next token comes from logits.
+# **One token is always left over.** Even if all of the prompt is known, its last token has to be fed to the model:
+# the cache holds keys and values, and the next token comes from logits.
 
 
 # %% solve="reuse_prefix"
@@ -357,10 +359,10 @@ def reuse_prefix(pool, tokens):
 checks.reuse_prefix(reuse_prefix, points=2)
 
 # %% [markdown]
-# <details><summary>Hint 1</summary>Go through the full blocks of the prompt as `register` does, with the parent's hash handed
-# on, and stop at the first that is not in `pool.cached`.
-# <details><summary>Hint 2</summary>A prompt of 8 tokens, blocks of 4: at most one block may be found. Of 9 tokens: two. So
-# how many, of L tokens?
+# <details><summary>Hint 1</summary>Go through the full blocks of the prompt as `register` does, with the parent's
+# hash handed on, and stop at the first that is not in `pool.cached`.
+# <details><summary>Hint 2</summary>A prompt of 8 tokens, blocks of 4: at most one block may be found. Of 9 tokens:
+# two. So how many, of L tokens?
 # <details><summary>Hint 3</summary>A deque has `remove`. Call it only for blocks that are in there: those with count
 # 0.</details></details></details>
 
@@ -369,36 +371,39 @@ checks.reuse_prefix(reuse_prefix, points=2)
 #
 # ★★ · *8 minutes · 2 points*
 #
-# **Go back to `allocate` and `release` in part 1**, change them where needed, run their cells again, then come back and run
-# the check below. There is nothing new to write here.
+# **Go back to `allocate` and `release` in part 1**, change them where needed, run their cells again, then come back
+# and run the check below. There is nothing new to write here.
 #
-# A free block that has a hash can still be found. So whoever takes a free block also destroys a piece of the prefix cache.
-# This gives four rules:
+# A free block that has a hash can still be found. So whoever takes a free block also destroys a piece of the prefix
+# cache. This gives four rules:
 #
-# 1. `allocate` takes the blocks that have been free *longest*: from the front of `pool.free`. The others keep their order.
-# 2. `release` puts blocks at the back of `pool.free`, and **the last block of the table first**. So a sequence is forgotten
-#    from its end, and its beginning can be found longest. (Without its first block, none of the others can be found.)
-# 3. A block that is handed out **loses its hash**: it will hold other tokens. `pool.hashes[block]` is `None` again, and
-#    nothing in `pool.cached` leads to it.
-# 4. All other entries stay. Two blocks can have the same hash, and `pool.cached` leads to one of them. When the other one is
-#    handed out, the entry must stay.
+# 1. `allocate` takes the blocks that have been free *longest*: from the front of `pool.free`. The others keep their
+#    order.
+# 2. `release` puts blocks at the back of `pool.free`, and **the last block of the table first**. So a sequence is
+#    forgotten from its end, and its beginning can be found longest. (Without its first block, none of the others can
+#    be found.)
+# 3. A block that is handed out **loses its hash**: it will hold other tokens. `pool.hashes[block]` is `None` again,
+#    and nothing in `pool.cached` leads to it.
+# 4. All other entries stay. Two blocks can have the same hash, and `pool.cached` leads to one of them. When the other
+#    one is handed out, the entry must stay.
 #
-# Example, with `pool.free` = 3, 1, 0: `allocate(pool, 1)` gives `[3]`. `release(pool, [3, 2])` then leaves 1, 0, 2, 3.
+# Example, with `pool.free` = 3, 1, 0: `allocate(pool, 1)` gives `[3]`. `release(pool, [3, 2])` then leaves 1, 0, 2,
+# 3.
 
 # %% test="evict" points=2
 checks.evict(allocate, release, points=2)
 
 # %% [markdown]
-# <details><summary>Hint 1</summary>A deque has two ends: `popleft` takes the first, `append` adds behind the last. And
-# `reversed(table)` runs from the last block to the first.
-# <details><summary>Hint 2</summary>For rules 3 and 4: look up the block's hash. Delete the entry in `pool.cached` only if it
-# leads to this block. Then set `pool.hashes[block]` to `None`.</details></details>
+# <details><summary>Hint 1</summary>A deque has two ends: `popleft` takes the first, `append` adds behind the last.
+# And `reversed(table)` runs from the last block to the first.
+# <details><summary>Hint 2</summary>For rules 3 and 4: look up the block's hash. Delete the entry in `pool.cached`
+# only if it leads to this block. Then set `pool.hashes[block]` to `None`.</details></details>
 
 # %% [markdown]
 # ## What you built
 #
-# Three users, one system prompt, a pool of 12 blocks, with all of your functions together. Before you run it: how many
-# blocks will the second user find? And the third, who comes when the others are gone?
+# Three users, one system prompt, a pool of 12 blocks, with all of your functions together. Before you run it: how
+# many blocks will the second user find? And the third, who comes when the others are gone?
 
 
 # %%
@@ -433,9 +438,9 @@ except Exception as error:
 #
 # ★★ · *10 minutes · 1 + 1 points*
 #
-# This code is given. It serves prompts: known blocks first, then new ones, in one function. A colleague did without rule 3
-# of part 5, and gives the reason in a comment: whoever finds an old entry sees that the *tokens* in the block are others.
-# The tests pass, and it went into production.
+# This code is given. It serves prompts: known blocks first, then new ones, in one function. A colleague did without
+# rule 3 of part 5, and gives the reason in a comment: whoever finds an old entry sees that the *tokens* in the block
+# are others. The tests pass, and it went into production.
 
 
 # %% locked="server"
@@ -477,9 +482,10 @@ def end(pool, table):
 
 
 # %% [markdown]
-# **(a) Show it.** Give a story in which it goes wrong: a list of prompts, each a list of tokens. They are served one after
-# the other, `start` and then `end`, by a `ServerPool(4, 2)`, which is new: 4 blocks of 2 tokens, so a prompt has at most 8
-# tokens. In one of them, `start` must count a block as known whose keys and values were computed *behind other tokens*.
+# **(a) Show it.** Give a story in which it goes wrong: a list of prompts, each a list of tokens. They are served one
+# after the other, `start` and then `end`, by a `ServerPool(4, 2)`, which is new: 4 blocks of 2 tokens, so a prompt
+# has at most 8 tokens. In one of them, `start` must count a block as known whose keys and values were computed
+# *behind other tokens*.
 #
 # Try your story out first. It helps to draw the four blocks on paper.
 
@@ -499,9 +505,9 @@ def story():
     Returns a list of prompts, each a list of at most 8 tokens (whole numbers).
     """
     ### BEGIN SOLUTION
-    # [1, 2] lies in block 0, and leaves its hash as the beginning of a prompt. The second prompt takes blocks 1, 2, 3 and
-    # then 0, where again 1, 2 come to lie, but behind six other tokens. The third prompt finds the old entry, and the
-    # tokens are the same.
+    # [1, 2] lies in block 0, and leaves its hash as the beginning of a prompt. The second prompt takes blocks 1, 2, 3
+    # and then 0, where again 1, 2 come to lie, but behind six other tokens. The third prompt finds the old entry, and
+    # the tokens are the same.
     return [[1, 2], [3, 4, 5, 6, 7, 8, 1, 2], [1, 2, 9]]
     ### END SOLUTION
 
@@ -510,15 +516,15 @@ def story():
 checks.story(story, points=1)
 
 # %% [markdown]
-# <details><summary>Hint 1</summary>The comparison catches a block with *other* tokens. When does a block hold the *same*
-# tokens again, and is still not the same?
-# <details><summary>Hint 2</summary>The keys of a block depend on what stands before it. So the same two tokens must come to
-# lie in the same block, once as the beginning of a prompt, and once further behind.
-# <details><summary>Hint 3</summary>Begin with the prompt `[1, 2]`. It lies in block 0. In which order are the blocks free
-# then? In the second prompt, let the piece `1, 2` be the one that gets block 0.</details></details></details>
+# <details><summary>Hint 1</summary>The comparison catches a block with *other* tokens. When does a block hold the
+# *same* tokens again, and is still not the same?
+# <details><summary>Hint 2</summary>The keys of a block depend on what stands before it. So the same two tokens must
+# come to lie in the same block, once as the beginning of a prompt, and once further behind.
+# <details><summary>Hint 3</summary>Begin with the prompt `[1, 2]`. It lies in block 0. In which order are the blocks
+# free then? In the second prompt, let the piece `1, 2` be the one that gets block 0.</details></details></details>
 #
-# **(b) Mend it.** Write `start` once more, without the bug. Copy it from above and change as little as you can. Nothing that
-# can still be found may be lost. You have `pool.hashes`, which the given code does not use.
+# **(b) Mend it.** Write `start` once more, without the bug. Copy it from above and change as little as you can.
+# Nothing that can still be found may be lost. You have `pool.hashes`, which the given code does not use.
 
 
 # %% solve="repair"
@@ -557,8 +563,8 @@ def mended_start(pool, prompt):
 checks.repair(mended_start, points=1)
 
 # %% [markdown]
-# <details><summary>Hint 1</summary>There are two ways. Delete the old entry when its block is handed out. Or let it stand,
-# and do not believe it when it is found.
+# <details><summary>Hint 1</summary>There are two ways. Delete the old entry when its block is handed out. Or let it
+# stand, and do not believe it when it is found.
 # <details><summary>Hint 2</summary>For both you need to know under which hash a block is filed *now*: keep that in
 # `pool.hashes`.</details></details>
 
@@ -567,34 +573,36 @@ checks.repair(mended_start, points=1)
 #
 # ★★ · *5 minutes · 2 points, marked by hand*
 #
-# A server decodes speculatively. To save time it calls `register` for every block as soon as it is full, drafts included.
-# After each round it rolls back with `truncate`, and goes on writing at the place of the first wrong draft.
+# A server decodes speculatively. To save time it calls `register` for every block as soon as it is full, drafts
+# included. After each round it rolls back with `truncate`, and goes on writing at the place of the first wrong draft.
 #
-# (a) Tell, with blocks of 4 and one short sequence, how another user can get wrong keys, although no block was ever handed
-# out a second time. (b) What is the simplest rule that prevents it, and why does it cost next to nothing?
+# (a) Tell, with blocks of 4 and one short sequence, how another user can get wrong keys, although no block was ever
+# handed out a second time. (b) What is the simplest rule that prevents it, and why does it cost next to nothing?
 
 # %% [markdown] written="words" points=2
 # <!-- BEGIN SOLUTION -->
-# (a) A sequence has 6 tokens, `t0 ... t5`, and drafts `x, y`. They fill the second block, which is registered under the hash
-# of `(t0..t3), (t4, t5, x, y)`. The target rejects `x`: the sequence is truncated to 6 tokens. The second block stays in the
-# table, since `t4, t5` are in it, and keeps its hash. The next tokens `z, w` are written over `x, y`. Now a user comes whose
-# prompt begins with `t0 ... t5, x, y`. The hash is found, and the block holds the keys and values of `z, w`. Nothing
-# crashes: this user's model attends to tokens that are not in the prompt.
+# (a) A sequence has 6 tokens, `t0 ... t5`, and drafts `x, y`. They fill the second block, which is registered under
+# the hash of `(t0..t3), (t4, t5, x, y)`. The target rejects `x`: the sequence is truncated to 6 tokens. The second
+# block stays in the table, since `t4, t5` are in it, and keeps its hash. The next tokens `z, w` are written over `x,
+# y`. Now a user comes whose prompt begins with `t0 ... t5, x, y`. The hash is found, and the block holds the keys and
+# values of `z, w`. Nothing crashes: this user's model attends to tokens that are not in the prompt.
 #
-# (b) Register committed tokens only: after verification, up to the last token that was kept. A hash then describes what
-# will never change. It costs next to nothing: a block is found one round later at most, and blocks that were full of
-# accepted tokens are registered all the same. (Also right: drop the hash of a block before it is written again, in
-# `truncate` or in `append`. That works, but then *every* path that writes must think of it; and between registering and
-# rolling back, another request could already have taken the block.)
+# (b) Register committed tokens only: after verification, up to the last token that was kept. A hash then describes
+# what will never change. It costs next to nothing: a block is found one round later at most, and blocks that were
+# full of accepted tokens are registered all the same. (Also right: drop the hash of a block before it is written
+# again, in `truncate` or in `append`. That works, but then *every* path that writes must think of it; and between
+# registering and rolling back, another request could already have taken the block.)
 #
 # *Marking.* (a) 1 point: the block is registered with drafts in it, stays in the table after the rollback, and is
-# overwritten while its hash still leads to it. Half a point if the answer only says "the hash is stale" with no order of
-# events, or if the block is freed and handed out again in it (that is part 6). (b) 1 point: committed tokens only, or the
-# hash is dropped before the block is written, with a reason for the small cost (half a point without).
-# "Compare the tokens" earns nothing unless the tokens that are stored with the block are said to be updated by the write.
+# overwritten while its hash still leads to it. Half a point if the answer only says "the hash is stale" with no order
+# of events, or if the block is freed and handed out again in it (that is part 6). (b) 1 point: committed tokens only,
+# or the hash is dropped before the block is written, with a reason for the small cost (half a point without).
+# "Compare the tokens" earns nothing unless the tokens that are stored with the block are said to be updated by the
+# write.
 # <!-- END SOLUTION -->
 
 # %% [markdown]
-# **Sources.** Kwon et al. 2023, *Efficient memory management for large language model serving with PagedAttention* (arXiv
-# 2309.06180), sections 4.2 to 4.4. vLLM's design document *Automatic Prefix Caching*. Reports of a reused block that was
-# found under its old hash: vLLM pull request 4764; nano-vllm issue 163, where tokens are compared as in part 6.
+# **Sources.** Kwon et al. 2023, *Efficient memory management for large language model serving with PagedAttention*
+# (arXiv 2309.06180), sections 4.2 to 4.4. vLLM's design document *Automatic Prefix Caching*. Reports of a reused
+# block that was found under its old hash: vLLM pull request 4764; nano-vllm issue 163, where tokens are compared as
+# in part 6.

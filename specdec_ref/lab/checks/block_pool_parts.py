@@ -154,7 +154,7 @@ def part(
     names: Sequence[str],
     story: Story,
     look: Collection[str],
-    rounds: int = 60,
+    rounds: int = 40,
 ) -> Callable[..., None]:
     """A part that drives the functions `names` with random operations and judges what is in `look`."""
 

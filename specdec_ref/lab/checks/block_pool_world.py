@@ -76,7 +76,7 @@ class World:
             raise
         except Exception as raised:  # whatever the learner's code raises
             error = raised
-        self.pool.free = deque(self.pool.free)
+        self._plain_numbers(line)
         found = sorted(self.pool.cached.values()), [h is not None for h in self.pool.hashes]
         self.seen.append((type(error).__name__, plain(result), self.snapshot(), found))
         if not refuse:
@@ -106,6 +106,19 @@ class World:
                 "all or nothing: check everything first, then change; or blocks are lost",
             )
         raise Stop
+
+    def _plain_numbers(self, line: str) -> None:
+        """Block numbers of numpy or torch become plain ones; they are as good as others."""
+        for name, blocks in [("pool.free", self.pool.free), *self.tables.items()]:
+            try:
+                plain_ones = [int(b) for b in blocks]
+            except (TypeError, ValueError):
+                likely = "append puts the list itself in, as one element; use += or extend"
+                raise Bad("raised", f"`{line}`: what is in {name}", list(blocks), "block numbers", likely) from None
+            if isinstance(blocks, list) and name != "pool.free":
+                blocks[:] = plain_ones
+            else:
+                self.pool.free = deque(plain_ones)
 
     def _why_raised(self, error: Exception) -> str:
         if isinstance(error, MemoryError):
@@ -321,7 +334,7 @@ class World:
         table, line = self.tables[x], f"{y} = fork(pool, {x})"
         old = list(table)
         result = self.call(line, "fork", table)
-        new = result if isinstance(result, list) else as_blocks(result, line)
+        new = table if result is table else as_blocks(result, line)
         self.tables[y], self.tokens[y] = new, list(self.tokens[x])
         if new != old or table != old:
             self.fail("result", f"`{line}`, where {x} was {old}: {x} is now {table}", new, f"{old}, and {x} as before")

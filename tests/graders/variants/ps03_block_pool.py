@@ -441,7 +441,6 @@ def append(pool, table, length, n):
     },
 }
 
-GROWN = "allocate(pool, -(-(length + n) // size) - len(table))"
 ALLOCATE = """
 def allocate(pool, n):
     if n > len(pool.free):
@@ -568,7 +567,7 @@ def whole(name, cell, code, says, loses=None):
 WRONG = [
     # 1. allocate and release
     whole(
-        "allocate takes one at a time and loses them when it raises (a failed append loses blocks: inference-sim #1061)",
+        "allocate takes one at a time, and loses them when it raises (inference-sim #1061)",
         "allocate",
         ALLOCATE.replace("    if n > len(pool.free):\n        raise MemoryError(n)\n", "").replace(
             "    taken = [pool.free.popleft() for _ in range(n)]\n",
@@ -577,8 +576,20 @@ WRONG = [
         ),
         says="all or nothing",
     ),
-    slip("allocate refuses the last block", "allocate", ("n > len", "n >= len"), says="> or >=", loses=("allocate", "evict")),
-    slip("allocate counts nothing", "allocate", ("pool.refs[block] = 1", "pass"), says="has one holder", loses=("allocate", "evict")),
+    slip(
+        "allocate refuses the last block",
+        "allocate",
+        ("n > len", "n >= len"),
+        says="> or >=",
+        loses=("allocate", "evict"),
+    ),
+    slip(
+        "allocate counts nothing",
+        "allocate",
+        ("pool.refs[block] = 1", "pass"),
+        says="has one holder",
+        loses=("allocate", "evict"),
+    ),
     whole(
         "allocate leaves the blocks in the queue",
         "allocate",
@@ -586,7 +597,12 @@ WRONG = [
         says="stay in pool.free",
         loses=("allocate", "evict"),
     ),
-    slip("allocate gives fewer where there are fewer", "allocate", ("raise MemoryError(n)", "n = len(pool.free)"), says="MemoryError: free: 3|MemoryError: free: [0-9]"),
+    slip(
+        "allocate gives fewer where there are fewer",
+        "allocate",
+        ("raise MemoryError(n)", "n = len(pool.free)"),
+        says="MemoryError: free: 3|MemoryError: free: [0-9]",
+    ),
     whole(
         "allocate writes its table of blocks down and returns nothing",
         "allocate",
@@ -601,44 +617,126 @@ WRONG = [
         "        if pool.refs[b] <= 0:\n            pool.free.append(b)\n",
         says="went through",
     ),
-    slip("duplicate ids in one free (vllm PR #3347)", "release", ("    if len(set(table)) < len(table):\n        raise ValueError(table)\n", ""), says="named twice"),
+    slip(
+        "duplicate ids in one free (vllm PR #3347)",
+        "release",
+        ("    if len(set(table)) < len(table):\n        raise ValueError(table)\n", ""),
+        says="named twice",
+    ),
     whole(
         "double free refused when half is done",
         "release",
         "def release(pool, table):\n    if len(set(table)) < len(table):\n        raise ValueError\n"
-        "    for b in reversed(table):\n        if not 0 <= b < len(pool.refs) or pool.refs[b] == 0:\n            raise ValueError\n"
+        "    for b in reversed(table):\n        if not 0 <= b < len(pool.refs) or pool.refs[b] == 0:\n"
+        "            raise ValueError\n"
         "        pool.refs[b] -= 1\n        if pool.refs[b] == 0:\n            pool.free.append(b)\n",
         says="check everything first",
     ),
-    slip("block -1 is the last one", "release", ("not 0 <= block < len(pool.refs) or pool.refs[block] == 0", "pool.refs[block] == 0"), says="no block -1|IndexError"),
-    slip("shared blocks are freed", "release", ("        if pool.refs[block] == 0:\n            pool.free", "        if True:\n            pool.free"), says="another table still holds", loses=("release", "evict")),
-    slip("counts set to 0", "release", ("pool.refs[block] -= 1", "pool.refs[block] = 0"), says="down by one, not to 0", loses=("release", "evict")),
-    slip("release gives nothing back: a leak", "release", ("pool.free.append(block)", "pass"), says="go back into pool.free|a leak", loses=("release", "evict")),
+    slip(
+        "block -1 is the last one",
+        "release",
+        ("not 0 <= block < len(pool.refs) or pool.refs[block] == 0", "pool.refs[block] == 0"),
+        says="no block -1|IndexError",
+    ),
+    slip(
+        "shared blocks are freed",
+        "release",
+        ("        if pool.refs[block] == 0:\n            pool.free", "        if True:\n            pool.free"),
+        says="another table still holds",
+        loses=("release", "evict"),
+    ),
+    slip(
+        "counts set to 0",
+        "release",
+        ("pool.refs[block] -= 1", "pool.refs[block] = 0"),
+        says="down by one, not to 0",
+        loses=("release", "evict"),
+    ),
+    slip(
+        "release gives nothing back: a leak",
+        "release",
+        ("pool.free.append(block)", "pass"),
+        says="go back into pool.free|a leak",
+        loses=("release", "evict"),
+    ),
     # 2. append and truncate
-    slip("append forgets the room in the last block", "append", ("-(-(length + n) // size) - len(table)", "-(-n // size)"), says="room left in the last block"),
-    slip("append adds a block at each border", "append", ("-(-(length + n) // size)", "(length + n) // size + 1"), says="round up, do not add 1"),
+    slip(
+        "append forgets the room in the last block",
+        "append",
+        ("-(-(length + n) // size) - len(table)", "-(-n // size)"),
+        says="room left in the last block",
+    ),
+    slip(
+        "append adds a block at each border",
+        "append",
+        ("-(-(length + n) // size)", "(length + n) // size + 1"),
+        says="round up, do not add 1",
+    ),
     slip("append rounds down", "append", ("-(-(length + n) // size)", "(length + n) // size"), says="rounded down"),
     whole(
         "a failed append keeps what it took (inference-sim #1061)",
         "append",
         "def append(pool, table, length, n):\n    size, slots = pool.block_size, []\n"
-        "    for i in range(length, length + n):\n        if i // size >= len(table):\n            table += allocate(pool, 1)\n"
+        "    for i in range(length, length + n):\n        if i // size >= len(table):\n"
+        "            table += allocate(pool, 1)\n"
         "        slots.append(table[i // size] * size + i % size)\n    return slots\n",
         says="all or nothing",
     ),
+    slip(
+        "append puts a list into the table",
+        "append",
+        (
+            "table += allocate(pool, -(-(length + n) // size) - len(table))",
+            "table.append(allocate(pool, -(-(length + n) // size) - len(table)))",
+        ),
+        says="use \\+= or extend",
+    ),
     slip("append makes a new table", "append", ("table += ", "table = table + "), says="new list"),
-    slip("slots as if blocks lay side by side", "append", ("table[i // size] * size + i % size for", "table[length // size] * size + length % size + i - length for"), says="side by side"),
-    slip("slots all in the last block: not distinct (vllmini #2)", "append", ("table[i // size] * size", "table[-1] * size"), says="last block"),
-    slip("slots are positions", "append", ("table[i // size] * size + i % size for", "i for"), says="position i is not slot i"),
+    slip(
+        "slots as if blocks lay side by side",
+        "append",
+        ("table[i // size] * size + i % size for", "table[length // size] * size + length % size + i - length for"),
+        says="side by side",
+    ),
+    slip(
+        "slots all in the last block: not distinct (vllmini #2)",
+        "append",
+        ("table[i // size] * size", "table[-1] * size"),
+        says="last block",
+    ),
+    slip(
+        "slots are positions",
+        "append",
+        ("table[i // size] * size + i % size for", "i for"),
+        says="position i is not slot i",
+    ),
     slip("slots for blocks of 4 only", "append", ("* size + i % size", "* 4 + i % 4"), says="other slots than table"),
-    slip("truncate rounds down", "truncate", ("-(-length // pool.block_size)", "length // pool.block_size"), says="rounded down"),
-    slip("truncate keeps a block too many", "truncate", ("-(-length // pool.block_size)", "length // pool.block_size + 1"), says="one block too many"),
-    slip("a leak of one block a request: cut off, not given back (imp #1115)", "truncate", ("release(pool, table[keep:])", "pass"), says="leak"),
+    slip(
+        "truncate rounds down",
+        "truncate",
+        ("-(-length // pool.block_size)", "length // pool.block_size"),
+        says="rounded down",
+    ),
+    slip(
+        "truncate keeps a block too many",
+        "truncate",
+        ("-(-length // pool.block_size)", "length // pool.block_size + 1"),
+        says="one block too many",
+    ),
+    slip(
+        "a leak of one block a request: cut off, not given back (imp #1115)",
+        "truncate",
+        ("release(pool, table[keep:])", "pass"),
+        says="leak",
+    ),
     slip("truncate leaves the table as it is", "truncate", ("    del table[keep:]\n", ""), says="still names blocks"),
     slip(
         "a negative slice of nothing is everything",
         "truncate",
-        ("    release(pool, table[keep:])\n    del table[keep:]\n", "    k = len(table) - keep\n    release(pool, table[-k:])\n    del table[-k:]\n"),
+        (
+            "    release(pool, table[keep:])\n    del table[keep:]\n",
+            "    k = len(table) - keep\n    release(pool, table[-k:])\n    del table[-k:]\n",
+        ),
         says="negative slice",
     ),
     whole(
@@ -654,11 +752,23 @@ WRONG = [
     slip("fork sets counts to 2", "fork", ("pool.refs[block] += 1", "pool.refs[block] = 2"), says="held by 3 tables"),
     slip("no copy on write", "append_cow", (" and pool.refs[table[-1]] > 1", " and False"), says="without a copy"),
     slip("a full block is copied", "append_cow", ("length % size > 0", "length > 0"), says="full block is not written"),
-    slip("copies what it holds alone", "append_cow", (" and pool.refs[table[-1]] > 1", ""), says="holds the block alone"),
+    slip(
+        "copies what it holds alone", "append_cow", (" and pool.refs[table[-1]] > 1", ""), says="holds the block alone"
+    ),
     slip("copies for nothing", "append_cow", ("n > 0 and length", "length"), says="n = 0"),
-    slip("the old block keeps its count: a leak", "append_cow", ("        pool.refs[source] -= 1\n", ""), says="did not go down"),
+    slip(
+        "the old block keeps its count: a leak",
+        "append_cow",
+        ("        pool.refs[source] -= 1\n", ""),
+        says="did not go down",
+    ),
     slip("pair the wrong way round", "append_cow", ("(source, new[0])", "(new[0], source)"), says="source, target"),
-    slip("the copy behind the growth", "append_cow", ("(source, new[0])", "(source, new[-1])"), says="the copy has to stand|what has to be copied"),
+    slip(
+        "the copy behind the growth",
+        "append_cow",
+        ("(source, new[0])", "(source, new[-1])"),
+        says="the copy has to stand|what has to be copied",
+    ),
     slip("block replaced, not copied", "append_cow", ("copies = [(source, new[0])]", "pass"), says="return the pair"),
     whole(
         "lets go of the shared block before it knows that there is room",
@@ -672,7 +782,8 @@ WRONG = [
     whole(
         "copies every shared block",
         "append_cow",
-        "def append_cow(pool, table, length, n):\n    if n == 0:\n        return []\n    size, copies = pool.block_size, []\n"
+        "def append_cow(pool, table, length, n):\n    if n == 0:\n"
+        "        return []\n    size, copies = pool.block_size, []\n"
         "    shared = [i for i, b in enumerate(table) if pool.refs[b] > 1]\n"
         "    new = allocate(pool, -(-(length + n) // size) - len(table) + len(shared))\n    for i in shared:\n"
         "        target = new.pop(0)\n        copies.append((table[i], target))\n        pool.refs[table[i]] -= 1\n"
@@ -680,45 +791,185 @@ WRONG = [
         says="what has to be copied|grew by",
     ),
     # 4. the prefix
-    whole("hash of the tokens alone", "block_hash", "def block_hash(parent, tokens):\n    return hash(tuple(tokens))\n", says="take in the parent"),
-    whole("hash of the sum", "block_hash", "def block_hash(parent, tokens):\n    return hash((parent, sum(tokens)))\n", says="hash the tuple|sums"),
-    whole("hash without order", "block_hash", "def block_hash(parent, tokens):\n    return hash((parent, frozenset(tokens)))\n", says="order of the tokens"),
-    whole("digits run together", "block_hash", "def block_hash(parent, tokens):\n    return f'{parent}/' + ''.join(map(str, tokens))\n", says="digits run together"),
-    whole("a list is no key", "block_hash", "def block_hash(parent, tokens):\n    return [parent, *tokens]\n", says="hashable"),
-    slip("register: every block a first block", "register", ("block_hash(parent,", "block_hash(None,"), says="hand on the parent"),
-    slip("register: the half-full block too", "register", ("len(tokens) // size)", "-(-len(tokens) // size))"), says="not full"),
-    slip("register: not in hashes", "register", ("pool.hashes[table[i]] = parent", "pass"), says="pool.hashes must tell"),
-    slip("register: not in cached", "register", ("pool.cached[parent] = table[i]", "pass"), says="pool.cached must lead"),
-    slip("the whole prompt from the cache (nano-vllm #144)", "reuse_prefix", ("(len(tokens) - 1) // size", "len(tokens) // size"), says="one token must be left over"),
-    slip("a whole block left over", "reuse_prefix", ("(len(tokens) - 1) // size", "len(tokens) // size - 1"), says="only the last"),
+    whole(
+        "hash of the tokens alone",
+        "block_hash",
+        "def block_hash(parent, tokens):\n    return hash(tuple(tokens))\n",
+        says="take in the parent",
+    ),
+    whole(
+        "hash of the sum",
+        "block_hash",
+        "def block_hash(parent, tokens):\n    return hash((parent, sum(tokens)))\n",
+        says="hash the tuple|sums",
+    ),
+    whole(
+        "hash without order",
+        "block_hash",
+        "def block_hash(parent, tokens):\n    return hash((parent, frozenset(tokens)))\n",
+        says="order of the tokens",
+    ),
+    whole(
+        "digits run together",
+        "block_hash",
+        "def block_hash(parent, tokens):\n    return f'{parent}/' + ''.join(map(str, tokens))\n",
+        says="digits run together",
+    ),
+    whole(
+        "a list is no key",
+        "block_hash",
+        "def block_hash(parent, tokens):\n    return [parent, *tokens]\n",
+        says="hashable",
+    ),
+    slip(
+        "register: every block a first block",
+        "register",
+        ("block_hash(parent,", "block_hash(None,"),
+        says="hand on the parent",
+    ),
+    slip(
+        "register: the half-full block too",
+        "register",
+        ("len(tokens) // size)", "-(-len(tokens) // size))"),
+        says="not full",
+    ),
+    slip(
+        "register: not in hashes", "register", ("pool.hashes[table[i]] = parent", "pass"), says="pool.hashes must tell"
+    ),
+    slip(
+        "register: not in cached", "register", ("pool.cached[parent] = table[i]", "pass"), says="pool.cached must lead"
+    ),
+    slip(
+        "the whole prompt from the cache (nano-vllm #144)",
+        "reuse_prefix",
+        ("(len(tokens) - 1) // size", "len(tokens) // size"),
+        says="one token must be left over",
+    ),
+    slip(
+        "a whole block left over",
+        "reuse_prefix",
+        ("(len(tokens) - 1) // size", "len(tokens) // size - 1"),
+        says="only the last",
+    ),
     slip("holes in the prefix", "reuse_prefix", ("break", "continue"), says="stop at the first miss"),
     slip("found and not counted", "reuse_prefix", ("pool.refs[block] += 1", "pass"), says="one more holder"),
-    slip("found, and still in the queue", "reuse_prefix", ("            pool.free.remove(block)", "            pass"), says="must leave pool.free"),
-    slip("taken out of the queue though held", "reuse_prefix", ("if pool.refs[block] == 0:", "if True:"), says="only one that nobody held"),
-    slip("looks among free blocks only", "reuse_prefix", ("if parent not in pool.cached:", "if parent not in pool.cached or pool.refs[pool.cached[parent]]:"), says="found too little"),
-    slip("looked up as a first block", "reuse_prefix", ("block_hash(parent,", "block_hash(None,"), says="hand on the parent"),
+    slip(
+        "found, and still in the queue",
+        "reuse_prefix",
+        ("            pool.free.remove(block)", "            pass"),
+        says="must leave pool.free",
+    ),
+    slip(
+        "taken out of the queue though held",
+        "reuse_prefix",
+        ("if pool.refs[block] == 0:", "if True:"),
+        says="only one that nobody held",
+    ),
+    slip(
+        "looks among free blocks only",
+        "reuse_prefix",
+        ("if parent not in pool.cached:", "if parent not in pool.cached or pool.refs[pool.cached[parent]]:"),
+        says="found too little",
+    ),
+    slip(
+        "looked up as a first block",
+        "reuse_prefix",
+        ("block_hash(parent,", "block_hash(None,"),
+        says="hand on the parent",
+    ),
     # 5. eviction
     slip(
         "a reused block is found under its old hash (nano-vllm #163, vllm PR #4764)",
         "allocate",
-        ("        if pool.cached.get(pool.hashes[block]) == block:\n            del pool.cached[pool.hashes[block]]\n", ""),
+        (
+            "        if pool.cached.get(pool.hashes[block]) == block:\n"
+            "            del pool.cached[pool.hashes[block]]\n",
+            "",
+        ),
         says="under its old hash",
         loses=("evict",),
     ),
-    slip("the hash stays with the block", "allocate", ("        pool.hashes[block] = None\n", ""), says="loses its old one|old hash", loses=("evict",)),
-    slip("the twin's entry goes too", "allocate", ("if pool.cached.get(pool.hashes[block]) == block:", "if pool.hashes[block] in pool.cached:"), says="compare first", loses=("evict",)),
-    slip("the whole cache goes", "allocate", ("del pool.cached[pool.hashes[block]]", "pool.cached.clear()"), says="not handed out", loses=("evict",)),
+    slip(
+        "the hash stays with the block",
+        "allocate",
+        ("        pool.hashes[block] = None\n", ""),
+        says="loses its old one|old hash",
+        loses=("evict",),
+    ),
+    slip(
+        "the twin's entry goes too",
+        "allocate",
+        ("if pool.cached.get(pool.hashes[block]) == block:", "if pool.hashes[block] in pool.cached:"),
+        says="compare first",
+        loses=("evict",),
+    ),
+    slip(
+        "the whole cache goes",
+        "allocate",
+        ("del pool.cached[pool.hashes[block]]", "pool.cached.clear()"),
+        says="not handed out",
+        loses=("evict",),
+    ),
     slip("the newest is evicted", "allocate", ("popleft()", "pop()"), says="popleft the oldest", loses=("evict",)),
-    slip("the first block is freed first", "release", ("reversed(table)", "table"), says="first block was freed first", loses=("evict",)),
-    slip("freed to the front of the queue", "release", ("pool.free.append(block)", "pool.free.appendleft(block)"), says="front of the queue", loses=("evict",)),
+    slip(
+        "the first block is freed first",
+        "release",
+        ("reversed(table)", "table"),
+        says="first block was freed first",
+        loses=("evict",),
+    ),
+    slip(
+        "freed to the front of the queue",
+        "release",
+        ("pool.free.append(block)", "pool.free.appendleft(block)"),
+        says="front of the queue",
+        loses=("evict",),
+    ),
     # 6. the bug
-    whole("story: other tokens in the block", "story", "def story():\n    return [[1, 2, 3], [4, 5, 6, 7, 8, 9, 4, 4], [1, 2, 3]]\n", says="behind another beginning"),
-    whole("story: a right hit", "story", "def story():\n    return [[1, 2, 3], [1, 2, 4]]\n", says="very block|behind another beginning"),
-    whole("story: never asked again", "story", "def story():\n    return [[1, 2], [3, 4, 5, 6, 7, 8, 1, 2]]\n", says="ask for"),
-    whole("story: no token left over", "story", "def story():\n    return [[1, 2], [3, 4, 5, 6, 7, 8, 1, 2], [1, 2]]\n", says="token left over"),
+    whole(
+        "story: other tokens in the block",
+        "story",
+        "def story():\n    return [[1, 2, 3], [4, 5, 6, 7, 8, 9, 4, 4], [1, 2, 3]]\n",
+        says="behind another beginning",
+    ),
+    whole(
+        "story: a right hit",
+        "story",
+        "def story():\n    return [[1, 2, 3], [1, 2, 4]]\n",
+        says="very block|behind another beginning",
+    ),
+    whole(
+        "story: never asked again",
+        "story",
+        "def story():\n    return [[1, 2], [3, 4, 5, 6, 7, 8, 1, 2]]\n",
+        says="ask for",
+    ),
+    whole(
+        "story: no token left over",
+        "story",
+        "def story():\n    return [[1, 2], [3, 4, 5, 6, 7, 8, 1, 2], [1, 2]]\n",
+        says="token left over",
+    ),
     whole("repair: nothing changed", "repair", START, says="used for other text"),
-    slip("repair: no cache at all", "repair", ("if same and", "if False and"), says="what is still there must be found"),
-    slip("repair: all entries go", "repair", ("pool.tokens[block] = tokens\n", "pool.tokens[block] = tokens\n            pool.cached.clear()\n"), says="what is still there must be found"),
-    slip("repair: first blocks only", "repair", ("if same and known == i", "if same and i > 0 and known == i"), says="what is still there must be found"),
-    slip("repair: the last block may be known too", "repair", (" and i + size < len(prompt)", ""), says="less known than given|used for other text"),
-]  # fmt: skip
+    slip(
+        "repair: no cache at all", "repair", ("if same and", "if False and"), says="what is still there must be found"
+    ),
+    slip(
+        "repair: all entries go",
+        "repair",
+        ("pool.tokens[block] = tokens\n", "pool.tokens[block] = tokens\n            pool.cached.clear()\n"),
+        says="what is still there must be found",
+    ),
+    slip(
+        "repair: first blocks only",
+        "repair",
+        ("if same and known == i", "if same and i > 0 and known == i"),
+        says="what is still there must be found",
+    ),
+    slip(
+        "repair: the last block may be known too",
+        "repair",
+        (" and i + size < len(prompt)", ""),
+        says="less known than given|used for other text",
+    ),
+]
