@@ -10,7 +10,7 @@ ONE_THREAD = OMP_NUM_THREADS=1
 NOTEBOOKS = --nbval-lax --nbval-current-env --nbval-cell-timeout=120 --nbval-kernel-startup-timeout=60 \
 	--nbval-sanitize-with=tests/nbval_sanitize.cfg
 
-.PHONY: help setup lab test-setup lint test test-all check format clean
+.PHONY: help setup lab test-setup lint test test-all check student-kit format clean
 
 help:
 	@echo "make lab       set up if needed, then JupyterLab on the first lesson"
@@ -18,6 +18,7 @@ help:
 	@echo "make test      set up, then every test and every notebook"
 	@echo "make test-all  the longer runs too"
 	@echo "make check     the fast part: lint, types, tests without the real model"
+	@echo "make student-kit  an archive of the course without the answers, in dist/"
 	@echo "make format    format code and notebooks"
 	@echo "make clean     remove the environment (fetched models stay)"
 
@@ -28,7 +29,7 @@ lab:
 	$(PYTHON) bootstrap.py lab $(LAB_ARGS)
 
 test-setup:
-	$(PYTHON) bootstrap.py --extras test
+	$(PYTHON) bootstrap.py --extras test,instructor
 
 lint: test-setup
 	$(BIN)/ruff check .
@@ -48,6 +49,9 @@ test-all: lint
 	$(ONE_THREAD) $(BIN)/pytest $(TWO) -m "not timing" tests
 	$(BIN)/pytest -m timing tests
 	$(ONE_THREAD) $(BIN)/pytest $(NOTEBOOKS) lessons
+
+student-kit:
+	$(PYTHON) tools/student_kit.py
 
 format: test-setup
 	$(BIN)/ruff check --fix .

@@ -243,7 +243,9 @@ SET = given_notebook(
         ("f = (lambda: 0).__globals__", "__globals__"),
         ("def f(:", "not valid Python"),
         ("%time f = 1", ""),
-        ("!ls\ndef f():\n    return 1", "get_ipython"),
+        ("!ls\ndef f():\n    return 1", "system"),
+        ("%matplotlib inline\nf = 1", ""),
+        ("get_ipython().ast_transformers.append(1)", "get_ipython"),
         ("import math, torch\ndef f():\n    return torch.compile", ""),
         ("from fractions import Fraction\ndef f():\n    return Fraction(1)", ""),
     ],
@@ -252,7 +254,7 @@ def test_the_look_over_finds_what_reaches_past_the_task(source, said):
     cells = [Cell("code", SET.cells[0].source, "setup"), Cell("code", source, "f"), Cell("code", "x", "test-f")]
     wanted = {c.metadata.nbgrader.grade_id: c for c in SET.cells}
     found = "\n".join(suspicions(cells, wanted, SET))
-    assert said in found if said else found == "" or ("get_ipython" in found and source.startswith("%")), found
+    assert said in found if said else found == "", found
 
 
 def test_restoring_puts_everything_at_its_place_once():

@@ -63,7 +63,7 @@ def test_the_table_of_marks_says_who_needs_a_look_and_why(course, capsys):
     assert rows["anna"]["to_mark"] == ["written-why"]
     assert rows["bert"]["by_question"] == {"test-acceptance": 4, "test-mean": 8, "written-why": "to be marked"}
     assert rows["clara"]["by_question"]["test-acceptance"] == 0 and rows["clara"]["by_question"]["test-mean"] == 8
-    assert {"cell 1: ended the process", "cell 9: imports specdec_ref; is the reference the answer?"} <= set(
+    assert {"cell 1: ended the process", "cell 11: imports specdec_ref; is the reference the answer?"} <= set(
         rows["clara"]["look"]
     )
     assert rows["dora"]["marks"] == "not run" and rows["dora"]["look"] == ["an empty file"]
@@ -208,8 +208,11 @@ def test_errors_are_one_line_that_says_what_to_do(course, tmp_path, capsys, monk
         code = main(["grade", *map(str, arguments)])
         return code, capsys.readouterr().err
 
-    assert said("--course", tmp_path, "release") == (1, f"specdec: {tmp_path} is not in a course: go to the folder that "
-                                                     "holds nbgrader_config.py, or name it with --course\n")  # fmt: skip
+    assert said("--course", tmp_path, "release") == (
+        1,
+        f"specdec: {tmp_path} is not in a course: go to the folder that holds nbgrader_config.py, or name it with "
+        "--course\n",
+    )
     assert "no problem set begins with 'ps9'" in said("--course", course.root, "auto", "ps9")[1]
     assert "nothing of 'nobody' was collected" in said("--course", course.root, "auto", "--student", "nobody")[1]
     with course.locked():

@@ -309,7 +309,7 @@ CASES = {
     "fork bomb": Case(
         before("import os\nfor _ in range(200):\n    try: os.fork()\n    except OSError: pass"),
         FULL,
-        look="cell 1: uses fork",
+        look="uses fork",
     ),
     "memory by many processes": Case(
         before(
