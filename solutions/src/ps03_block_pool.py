@@ -135,8 +135,8 @@ checks.release(release, points=2)
 # %% [markdown]
 # <details><summary>Hint 1</summary>Two loops: the first only looks, the second only changes. With one loop, the first
 # blocks have changed already when the last one turns out to be wrong.
-# <details><summary>Hint 2</summary>`pool.refs[-1]` is the last entry, not an error. And for a block that is named
-# twice, compare the length of the list with that of its set.</details></details>
+# <details><summary>Hint 2</summary><code>pool.refs[-1]</code> is the last entry, not an error. And for a block that
+# is named twice, compare the length of the list with that of its set.</details></details>
 
 # %% [markdown]
 # ## 2. Append, and roll back
@@ -146,8 +146,8 @@ checks.release(release, points=2)
 # A sequence has `length` tokens and grows by `n`. How many blocks does it need then, and how many has it got? The
 # last block may have room. (In this part nobody shares blocks.)
 #
-# `append` changes the list that it is given: `table.append(...)`, `table += ...`, `table.extend(...)`. A line `table
-# = table + ...` would make a new list, which the caller never sees.
+# `append` changes the list that it is given: `table.append(...)`, `table += ...`, `table.extend(...)`. But
+# `table=table+...` makes a new list, which the caller never sees.
 
 
 # %% solve="append"
@@ -169,11 +169,12 @@ def append(pool, table, length, n):
 checks.append(append, points=2)
 
 # %% [markdown]
-# <details><summary>Hint 1</summary>L tokens take L / block_size blocks, rounded up. In whole numbers: `-(-L //
-# size)`, or `(L + size - 1) // size`. Take away those that the table has already.
-# <details><summary>Hint 2</summary>Ask `allocate` once, for all new blocks. It is all or nothing, so `append` is too.
-# <details><summary>Hint 3</summary>Position i lies in block `table[i // size]`, at offset `i % size`. Where does
-# block b begin?</details></details></details>
+# <details><summary>Hint 1</summary>L tokens take L / block_size blocks, rounded up. In whole numbers: <code>-(-L //
+# size)</code>, or <code>(L + size - 1) // size</code>. Take away those that the table has already.
+# <details><summary>Hint 2</summary>Ask <code>allocate</code> once, for all new blocks. It is all or nothing, so
+# <code>append</code> is too.
+# <details><summary>Hint 3</summary>Position i lies in block <code>table[i // size]</code>, at offset <code>i %
+# size</code>. Where does block b begin?</details></details></details>
 #
 # **Rolling back.** In speculative decoding a round appends drafts, and then some of them turn out to be wrong. Their
 # blocks go back at once.
@@ -197,8 +198,9 @@ checks.truncate(truncate, points=1)
 
 # %% [markdown]
 # <details><summary>Hint 1</summary>A block that holds one of the kept tokens stays, even if the rest of it is empty.
-# <details><summary>Hint 2</summary>`table[keep:]` are the blocks to let go of, and `del table[keep:]` shortens the
-# list in place. Beware of `table[-k:]`: with k = 0 that is everything.</details></details>
+# <details><summary>Hint 2</summary><code>table[keep:]</code> are the blocks to let go of, and <code>del
+# table[keep:]</code> shortens the list in place. Beware of <code>table[-k:]</code>: with k = 0 that is
+# everything.</details></details>
 
 # %% [markdown]
 # ## 3. Fork, and copy on write
@@ -267,10 +269,11 @@ def append_cow(pool, table, length, n):
 checks.append_cow(append_cow, points=3)
 
 # %% [markdown]
-# <details><summary>Hint 1</summary>When is the last block written to at all? When n > 0, and it has room: `length` is
-# not a multiple of the block size. When is that a danger? When its count is above 1.
-# <details><summary>Hint 2</summary>Count first: blocks for the growth as in `append`, and one more if the last block
-# is to be replaced. Ask `allocate` once for the sum. Only then change the table and the count of the old block.
+# <details><summary>Hint 1</summary>When is the last block written to at all? When n > 0, and it has room:
+# <code>length</code> is not a multiple of the block size. When is that a danger? When its count is above 1.
+# <details><summary>Hint 2</summary>Count first: blocks for the growth as in <code>append</code>, and one more if the
+# last block is to be replaced. Ask <code>allocate</code> once for the sum. Only then change the table and the count
+# of the old block.
 # <details><summary>Hint 3</summary>The order in the table: the copy stands where the shared block stood, the blocks
 # for the growth come behind it.</details></details></details>
 
@@ -288,8 +291,8 @@ checks.append_cow(append_cow, points=3)
 def block_hash(parent, tokens):
     """Hash of a full block: of the hash of the block before it (None for the first), and the list of its tokens.
 
-    Returns something that can be the key of a dictionary and is not None, such as a number, bytes or a tuple. Different
-    blocks must not share it (but for an accident that nobody will live to see).
+    Returns something that can be the key of a dictionary and is not None, such as a number, bytes or a tuple.
+    Different blocks must not share it, except by an accident that is too rare to matter.
     """
     ### BEGIN SOLUTION
     return hash((parent, tuple(tokens)))
@@ -359,12 +362,12 @@ def reuse_prefix(pool, tokens):
 checks.reuse_prefix(reuse_prefix, points=2)
 
 # %% [markdown]
-# <details><summary>Hint 1</summary>Go through the full blocks of the prompt as `register` does, with the parent's
-# hash handed on, and stop at the first that is not in `pool.cached`.
+# <details><summary>Hint 1</summary>Go through the full blocks of the prompt as <code>register</code> does, with the
+# parent's hash handed on, and stop at the first that is not in <code>pool.cached</code>.
 # <details><summary>Hint 2</summary>A prompt of 8 tokens, blocks of 4: at most one block may be found. Of 9 tokens:
 # two. So how many, of L tokens?
-# <details><summary>Hint 3</summary>A deque has `remove`. Call it only for blocks that are in there: those with count
-# 0.</details></details></details>
+# <details><summary>Hint 3</summary>A deque has <code>remove</code>. Call it only for blocks that are in there: those
+# with count 0.</details></details></details>
 
 # %% [markdown]
 # ## 5. Who is forgotten first
@@ -387,17 +390,18 @@ checks.reuse_prefix(reuse_prefix, points=2)
 # 4. All other entries stay. Two blocks can have the same hash, and `pool.cached` leads to one of them. When the other
 #    one is handed out, the entry must stay.
 #
-# Example, with `pool.free` = 3, 1, 0: `allocate(pool, 1)` gives `[3]`. `release(pool, [3, 2])` then leaves 1, 0, 2,
-# 3.
+# Example: `pool.free` is 3, 1, 0. Then `allocate(pool, 1)` gives `[3]`, and after `release(pool, [3, 2])` the queue
+# is 1, 0, 2, 3.
 
 # %% test="evict" points=2
 checks.evict(allocate, release, points=2)
 
 # %% [markdown]
-# <details><summary>Hint 1</summary>A deque has two ends: `popleft` takes the first, `append` adds behind the last.
-# And `reversed(table)` runs from the last block to the first.
-# <details><summary>Hint 2</summary>For rules 3 and 4: look up the block's hash. Delete the entry in `pool.cached`
-# only if it leads to this block. Then set `pool.hashes[block]` to `None`.</details></details>
+# <details><summary>Hint 1</summary>A deque has two ends: <code>popleft</code> takes the first, <code>append</code>
+# adds behind the last. And <code>reversed(table)</code> runs from the last block to the first.
+# <details><summary>Hint 2</summary>For rules 3 and 4: look up the block's hash. Delete the entry in
+# <code>pool.cached</code> only if it leads to this block. Then set <code>pool.hashes[block]</code> to
+# <code>None</code>.</details></details>
 
 # %% [markdown]
 # ## What you built
@@ -516,12 +520,13 @@ def story():
 checks.story(story, points=1)
 
 # %% [markdown]
-# <details><summary>Hint 1</summary>The comparison catches a block with *other* tokens. When does a block hold the
-# *same* tokens again, and is still not the same?
+# <details><summary>Hint 1</summary>The comparison catches a block with <i>other</i> tokens. When does a block hold
+# the <i>same</i> tokens again, and is still not the same?
 # <details><summary>Hint 2</summary>The keys of a block depend on what stands before it. So the same two tokens must
 # come to lie in the same block, once as the beginning of a prompt, and once further behind.
-# <details><summary>Hint 3</summary>Begin with the prompt `[1, 2]`. It lies in block 0. In which order are the blocks
-# free then? In the second prompt, let the piece `1, 2` be the one that gets block 0.</details></details></details>
+# <details><summary>Hint 3</summary>Begin with the prompt <code>[1, 2]</code>. It lies in block 0. In which order are
+# the blocks free then? In the second prompt, let the piece <code>1, 2</code> be the one that gets block
+# 0.</details></details></details>
 #
 # **(b) Mend it.** Write `start` once more, without the bug. Copy it from above and change as little as you can.
 # Nothing that can still be found may be lost. You have `pool.hashes`, which the given code does not use.
@@ -565,8 +570,8 @@ checks.repair(mended_start, points=1)
 # %% [markdown]
 # <details><summary>Hint 1</summary>There are two ways. Delete the old entry when its block is handed out. Or let it
 # stand, and do not believe it when it is found.
-# <details><summary>Hint 2</summary>For both you need to know under which hash a block is filed *now*: keep that in
-# `pool.hashes`.</details></details>
+# <details><summary>Hint 2</summary>For both you need to know under which hash a block is filed <i>now</i>: keep that
+# in <code>pool.hashes</code>.</details></details>
 
 # %% [markdown]
 # ## 7. In words
@@ -584,8 +589,8 @@ checks.repair(mended_start, points=1)
 # (a) A sequence has 6 tokens, `t0 ... t5`, and drafts `x, y`. They fill the second block, which is registered under
 # the hash of `(t0..t3), (t4, t5, x, y)`. The target rejects `x`: the sequence is truncated to 6 tokens. The second
 # block stays in the table, since `t4, t5` are in it, and keeps its hash. The next tokens `z, w` are written over `x,
-# y`. Now a user comes whose prompt begins with `t0 ... t5, x, y`. The hash is found, and the block holds the keys and
-# values of `z, w`. Nothing crashes: this user's model attends to tokens that are not in the prompt.
+# y`. Now a user comes whose prompt is `t0 ... t5, x, y` and something more. The hash is found, and the block holds
+# the keys and values of `z, w`. Nothing crashes: this user's model attends to tokens that are not in the prompt.
 #
 # (b) Register committed tokens only: after verification, up to the last token that was kept. A hash then describes
 # what will never change. It costs next to nothing: a block is found one round later at most, and blocks that were

@@ -47,17 +47,18 @@ def _given_start(pool: ServerPool, prompt: Sequence[int]) -> tuple[list[int], in
 class _Server:
     """Serves prompts one after the other and knows what each block was computed behind."""
 
-    def __init__(self, start: Callable[..., Any], num_blocks: int, block_size: int) -> None:
-        self.start, self.pool = start, ServerPool(num_blocks, block_size)
+    def __init__(self, start: Callable[..., Any], num_blocks: int, block_size: int, name: str = "start") -> None:
+        self.name, self.start, self.pool = name, start, ServerPool(num_blocks, block_size)
         self.prefix: dict[int, tuple[int, ...]] = {}
         self.doubtful: set[tuple[int, ...]] = set()
+        self.live: list[list[int]] = []  # tables that were not ended
         self.lines = [f"pool = ServerPool({num_blocks}, {block_size})"]
 
     def serve(self, prompt: Sequence[int], keep: bool = False) -> None:
         """Start a prompt and, unless `keep`, end it. Raises Bad if the table is wrong."""
         pool, size, prompt = self.pool, self.pool.block_size, list(prompt)
-        free = {b for b, count in enumerate(pool.refs) if count == 0}
-        line = f"start(pool, {prompt})"
+        free = set(range(len(pool.refs))) - {b for held in self.live for b in held}
+        line = f"{self.name}(pool, {prompt})"
         self.lines.append(line)
         try:
             result = self.start(pool, list(prompt))
@@ -77,7 +78,7 @@ class _Server:
                 (table, known),
                 "one block per begun piece, and less known than given",
             )
-        likely_known = 0
+        least = 0
         for i, block in enumerate(table):
             prefix = tuple(prompt[: (i + 1) * size])
             if i * size < known:
@@ -90,8 +91,8 @@ class _Server:
             elif block not in free:
                 raise Bad("result", f"`{line}`: a new block", block, f"one that was free: {sorted(free)}")
         sure = set(self.prefix.values()) - self.doubtful
-        while likely_known + size < len(prompt) and tuple(prompt[: likely_known + size]) in sure:
-            likely_known += size
+        while least + size < len(prompt) and tuple(prompt[: least + size]) in sure:
+            least += size
         new = table[known // size :]
         for i, block in enumerate(new, start=known // size):
             old = self.prefix.pop(block, None)
@@ -99,16 +100,15 @@ class _Server:
                 (self.doubtful.add if old in self.prefix.values() else self.doubtful.discard)(old)
             if (i + 1) * size <= len(prompt):
                 self.prefix[block] = tuple(prompt[: (i + 1) * size])
-        if known < likely_known:
-            raise Bad("missed", f"`{line}`: tokens that are known", known, likely_known)
-        if any(pool.refs[b] < 1 or b in pool.free for b in table):
-            raise Bad(
-                "result",
-                f"`{line}`: counts, and the free queue",
-                (list(pool.refs), list(pool.free)),
-                f"{table} held, and not free",
-            )
-        if not keep:
+        if known < least:
+            raise Bad("missed", f"`{line}`: tokens that are known", known, least)
+        counts = [sum(b in held for held in [*self.live, table]) for b in range(len(pool.refs))]
+        got, due = (list(pool.refs), sorted(pool.free)), (counts, [b for b, count in enumerate(counts) if not count])
+        if got != due:
+            raise Bad("result", f"`{line}`: the counts, and the free blocks", got, due)
+        if keep:
+            self.live.append(table)
+        else:
             for block in reversed(table):
                 pool.refs[block] -= 1
                 if pool.refs[block] == 0:
@@ -161,14 +161,14 @@ def mended(start: Callable[..., Any], rng: random.Random) -> None:
     """Never a block of other tokens, and still a hit wherever there is one."""
     for _ in range(150):
         blocks, size = rng.randint(3, 6), rng.choice((1, 2, 2, 3))
-        prompts = [
-            tuple(rng.choice((1, 2)) for _ in range(rng.randint(1, blocks * size))) for _ in range(rng.randint(3, 9))
+        lengths = [rng.randint(1, blocks * size) for _ in range(rng.randint(3, 9))]
+        ops: list[Op] = [
+            ("serve", rng.random() < 0.2, tuple(rng.choice((1, 2)) for _ in range(length))) for length in lengths
         ]
 
         def fails(ops: list[Op]) -> bool:
             return _served(start, blocks, size, ops)[1] is not None  # noqa: B023
 
-        ops: list[Op] = [("serve", p) for p in prompts]
         if not fails(ops):
             continue
         server, bad = _served(start, blocks, size, shorten(ops, fails))
@@ -181,11 +181,13 @@ def mended(start: Callable[..., Any], rng: random.Random) -> None:
 
 
 def _served(start: Callable[..., Any], blocks: int, size: int, ops: Sequence[Op]) -> tuple[_Server, Bad | None]:
-    server = _Server(start, blocks, size)
-    for _, prompt in ops:
+    server = _Server(start, blocks, size, "mended_start")
+    for _, keep, prompt in ops:
+        if -(-len(prompt) // size) > blocks - len({b for table in server.live for b in table}):
+            continue
         try:
             with quiet():
-                server.serve(prompt)
+                server.serve(prompt, keep)
         except Bad as bad:
             return server, bad
     return server, None

@@ -952,6 +952,12 @@ WRONG = [
     ),
     whole("repair: nothing changed", "repair", START, says="used for other text"),
     slip(
+        "repair: held blocks are not counted again",
+        "repair",
+        ("        pool.refs[block] += 1\n", "        pool.refs[block] = 1\n"),
+        says="the counts",
+    ),
+    slip(
         "repair: no cache at all", "repair", ("if same and", "if False and"), says="what is still there must be found"
     ),
     slip(
@@ -961,7 +967,7 @@ WRONG = [
         says="what is still there must be found",
     ),
     slip(
-        "repair: first blocks only",
+        "repair: first blocks are never found",
         "repair",
         ("if same and known == i", "if same and i > 0 and known == i"),
         says="what is still there must be found",
