@@ -366,7 +366,7 @@ def trusts(sample, law):
 checks.trusts(trusts, points=3)
 
 # %% [markdown]
-# The check runs your test 600 times on programs that are right, and 200 times on each of several that are not. Bad
+# The check runs your test 3,000 times on programs that are right, and 200 times on each of several that are not. Bad
 # luck alone does not fail a test that keeps the contract: the limits leave room for it (less than one chance in a
 # million).
 #
@@ -540,9 +540,9 @@ try_out(built)
 # %% [markdown] written="colleague" points=3
 # <!-- BEGIN SOLUTION -->
 # 1\. A kept draft gives $\min(p, q)$; a rejection happens with $1 - \beta$ and gives $p$ once more. So the law is
-# $\min(p(x), q(x)) + (1 - \beta)\,p(x)$. Where $p < q$ the residual would give nothing, and now $(1 - \beta)\,p(x)$ is
-# added: tokens that the draft likes too much come too often, and the others get less than the $p - q$ that they
-# miss, in sum. The draft's taste leaks into the text.
+# $\min(p(x), q(x)) + (1 - \beta)\,p(x)$, which is $\min(p(x), q(x)) - \beta\,p(x)$ more than $p(x)$. Too often: every
+# token with $p \le q$, where the residual would give nothing (and tokens with $p$ a little above $q$). Too seldom:
+# those that the draft neglects most, $q(x) < \beta\,p(x)$. The draft's taste leaks into the text.
 #
 # 2\. The kept drafts have delivered $\min(p, q)$. What is missing to $p$ is $p - \min(p, q) = \max(0, p - q)$, with
 # a sum of $1 - \beta$, and $1 - \beta$ is the chance of a rejection. So "with the chance of a rejection, draw from

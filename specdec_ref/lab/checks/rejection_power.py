@@ -60,7 +60,7 @@ def _blame(alarms: int, runs: int, used: int, law: Sequence[Any]) -> CheckFailed
         likely = "it blames every program: True has to mean that there is no objection."
     elif alarms / runs < 0.15:
         likely = (
-            f"a size of about {alarms / runs:.0%} where {SIZE:.1%} is wanted: is the border a p-value of {SIZE}? Does "
+            f"a size of about {alarms / runs:.1%} where {SIZE:.1%} is wanted: is the border a p-value of {SIZE}? Does "
             "it look several times, at several tokens or batches, and raise the alarm if one of them is off?"
         )
     else:
@@ -75,7 +75,8 @@ def _blame(alarms: int, runs: int, used: int, law: Sequence[Any]) -> CheckFailed
 
 
 def _trusts_size(trusts: Callable[..., Any], rng: random.Random) -> None:
-    alarms, most_used, runs = 0, 0, 200
+    # So many that a size of 1% shows: it would give about 30 alarms, and the limit is half of that.
+    alarms, most_used, runs = 0, 0, 1000
     for size in (3, 5, 8):
         law = random_law(rng, size)
         trusted, used = _trusted(trusts, law, law, runs, rng)

@@ -709,7 +709,13 @@ def top_p(law, mass):
         "a size of 5%",
         {"trusts": TEST.format("return g_test(sample(100_000), law).p_value >= 0.05")},
         loses=("trusts",),
-        says="a size of about [3-7]%",
+        says="a size of about [3-7].[0-9]%",
+    ),
+    Wrong(
+        "a size of 1%, as in the lesson",
+        {"trusts": TEST.format("return g_test(sample(100_000), law).p_value >= 0.01")},
+        loses=("trusts",),
+        says="a size of about [01].[0-9]%",
     ),
     Wrong(
         "ten looks, each with the whole size",
