@@ -202,6 +202,15 @@ class Sampling:
         p = torch.softmax(self._filtered(logits / self.temperature), -1)
         return p.nan_to_num(0.0) if self.reads_context else p
 
+    def argmax(self, logits: Tensor) -> list[int]:
+        """The token that greedy decoding takes in each row of `logits` `[n, vocab]`: what `probs` puts all mass on.
+
+        Only where no option reads the context. Raises ValueError as `probs` does.
+        """
+        best, index = logits.max(-1)
+        _check_finite(best, "the model returned", "its weights or its precision are broken (try float32)")
+        return index.tolist()
+
     def _in_context(self, logits: Tensor, tokens: Sequence[int]) -> Tensor:
         """Each row of `logits` `[n, vocab]` after what its own context changes."""
         n, vocab = logits.shape

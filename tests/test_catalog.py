@@ -277,7 +277,7 @@ def test_the_default_equals_transformers_own_reading_of_its_gguf():
     """Tokens and weights, against the library's independent conversion of the same file."""
     from transformers import LlamaForCausalLM
 
-    from specdec_ref.models.catalog import _safetensors
+    from specdec_ref.models.folder import _safetensors
 
     folder = fetch()
     theirs = LlamaForCausalLM.from_pretrained(folder, gguf_file="model.gguf", dtype=torch.float32).state_dict()

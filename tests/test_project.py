@@ -25,6 +25,7 @@ LAYERS = [
     "engine",
     "proof",
     "lab",
+    "bench",
     "grading",
     "cli",
 ]

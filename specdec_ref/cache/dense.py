@@ -33,6 +33,7 @@ class DenseCache:
         shape = (n_layers, n_kv_heads, capacity, head_dim)
         self.keys = torch.empty(shape, dtype=dtype, device=device)
         self.values = torch.empty(shape, dtype=dtype, device=device)
+        self._layers = [(k, v) for k, v in zip(self.keys, self.values, strict=True)]  # views, made once
         self.capacity = capacity
         self.length = 0
 
@@ -51,10 +52,10 @@ class DenseCache:
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write n new tokens of one layer, `[n_kv_heads, n, head_dim]`; returns all keys and values so far."""
-        end = self.length + keys.shape[1]
-        self.keys[layer, :, self.length : end] = keys
-        self.values[layer, :, self.length : end] = values
-        return self.keys[layer, :, :end], self.values[layer, :, :end]
+        (k, v), end = self._layers[layer], self.length + keys.shape[1]
+        k[:, self.length : end] = keys
+        v[:, self.length : end] = values
+        return k[:, :end], v[:, :end]
 
     def attend(self, layer: int, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
         """Write n new tokens of one layer, as `append` does, and attend from them to all so far: see `attention`."""

@@ -8,6 +8,7 @@ import click
 
 from specdec_ref import __version__
 from specdec_ref.cli.arithmetic import kv, roofline
+from specdec_ref.cli.bench import bench
 from specdec_ref.cli.demo import demo
 from specdec_ref.cli.doctor import doctor
 from specdec_ref.cli.fetch import fetch
@@ -25,7 +26,7 @@ def cli() -> None:
     """
 
 
-for command in (demo, generate, try_pair, roofline, kv, fetch, grade, doctor):
+for command in (demo, generate, try_pair, bench, roofline, kv, fetch, grade, doctor):
     cli.add_command(command)
 
 

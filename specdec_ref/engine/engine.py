@@ -35,6 +35,7 @@ from specdec_ref.engine.text import TextStream
 from specdec_ref.models.base import CausalLM, check_model
 from specdec_ref.sampling import RandomSource, Sampling, sample_seed
 from specdec_ref.verify import RULES, Proposal, Rule, Verdict
+from specdec_ref.verify.greedy import verify_argmax
 
 PREFILL_CHUNK = 512  # tokens a prefill pass takes in: bounds the memory of its activations
 
@@ -75,6 +76,7 @@ class Run:
 
     cache: the target's; None before the prompt is taken in, so that a stream nobody reads holds no memory.
     logprobs: one for each new token, None where nobody asked.
+    by_argmax: the argmax of each row decides, so that no law over the vocabulary is needed.
     """
 
     tokens: list[int]
@@ -87,6 +89,7 @@ class Run:
     text: TextStream
     cache: Any = None
     logprobs: list[float] | None = None
+    by_argmax: bool = False
     stats: Stats = field(default_factory=Stats)
     finish_reason: str | None = None
 
@@ -217,6 +220,7 @@ class SpeculativeEngine:
             drafter=begin(target, options, capacity) if begin else copy.copy(self.drafter),
             text=text,
             logprobs=[] if logprobs else None,
+            by_argmax=options.greedy and not options.reads_context and getattr(self.rule, "greedy_by_argmax", False),
             stats=Stats(lossless=getattr(self.rule, "lossless", None)),
         )
         return self._rounds(run, streamer, on_round)
@@ -280,8 +284,11 @@ class SpeculativeEngine:
 
         new = [run.tokens[-1], *proposal.tokens]
         logits = self.target.forward(torch.tensor(new, device=self.target.device), run.cache)
-        p = run.sampling.probs(logits, [*run.tokens, *proposal.tokens])
-        verdict = check_verdict(self.rule(proposal, p, run.source), len(proposal.tokens), self.target.vocab_size)
+        if run.by_argmax:
+            verdict = verify_argmax(proposal, run.sampling.argmax(logits))
+        else:
+            p = run.sampling.probs(logits, [*run.tokens, *proposal.tokens])
+            verdict = check_verdict(self.rule(proposal, p, run.source), len(proposal.tokens), self.target.vocab_size)
         verified = time.perf_counter()
 
         kept = self._commit(run, verdict.emitted(proposal.tokens))

@@ -18,6 +18,7 @@ class Stats:
     accepted, corrected, bonus: emitted tokens by origin; `emitted` is their sum. What a stop or the budget cut
         off is in none of them.
     tested_by_position, accepted_by_position: the same by place in the draft, first place first.
+    drafted_by_round, accepted_by_round: drafts proposed and accepted in each round.
     origins: origin of each emitted token, "accepted", "corrected" or "bonus".
     lossless: whether the rule keeps the target's law; False for a lossy one, None for a function of the user's own.
     """
@@ -30,6 +31,8 @@ class Stats:
     bonus: int = 0
     tested_by_position: list[int] = field(default_factory=list)
     accepted_by_position: list[int] = field(default_factory=list)
+    drafted_by_round: list[int] = field(default_factory=list)
+    accepted_by_round: list[int] = field(default_factory=list)
     origins: list[str] = field(default_factory=list)
     lossless: bool | None = None
     prefill_seconds: float = 0.0
@@ -74,6 +77,8 @@ class Stats:
         self.rounds += 1
         self.drafted += drafted
         self.accepted += accepted
+        self.drafted_by_round.append(drafted)
+        self.accepted_by_round.append(accepted)
         tested = accepted + (whole and verdict.origin == "corrected")
         self.tested += tested
         for counts, n in ((self.tested_by_position, tested), (self.accepted_by_position, accepted)):

@@ -8,7 +8,6 @@ hub id where a hub can be reached, load the same way.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
@@ -18,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,18 +27,17 @@ from typing import Any
 
 import torch
 from filelock import FileLock
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from specdec_ref.models.dtype import resolve_dtype
-from specdec_ref.models.llama import Llama, LlamaConfig
+from specdec_ref.models.folder import ModelNotAvailable, find_folder, load_folder, read_json
+from specdec_ref.models.gguf_file import GGUFFile, read_blocks
+from specdec_ref.models.linear import can_use_four_bits
+from specdec_ref.models.llama import Llama
+from specdec_ref.models.weights import keep_four_bits, pack
 
 Progress = Callable[[str, float], None]
 """Called with what is being done and the share of it that is done, 0 to 1."""
-
-
-class ModelNotAvailable(RuntimeError):
-    """A model is not on this machine and could not be fetched; the message says how to get it."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +64,7 @@ CATALOG = {
 }
 DEFAULT_MODEL = "smollm2-135m"
 GGUF_NAME = "model.gguf"
+INDEX = "blocks.json"  # where in the GGUF file the matrices lie
 MANIFEST = "manifest.json"
 
 
@@ -73,66 +73,65 @@ def home() -> Path:
     return Path(os.environ.get("SPECDEC_HOME") or Path.home() / ".cache" / "specdec").expanduser()
 
 
-def load_model(name: str = DEFAULT_MODEL, dtype: str | torch.dtype = "auto", device: str = "cpu") -> Any:
+def load_model(
+    name: str = DEFAULT_MODEL, dtype: str | torch.dtype = "auto", device: str = "cpu", weights: str = "auto"
+) -> Any:
     """A model with its tokenizer, ready for the engine.
 
-    name: a catalogue name, a local folder in Hugging Face format, or a hub id ("owner/name"; safetensors only,
-        no code from the hub is run).
+    name: a catalogue name, a local folder in Hugging Face format, a Llama-shaped GGUF file, or a hub id
+        ("owner/name"; safetensors only, no code from the hub is run).
     dtype: "auto" (bfloat16 where this machine is measured to be fast at it, else float32), a name, or a torch dtype.
+    weights: "full" multiplies weights out into `dtype`; "q4" keeps what a GGUF file holds in 4 and 8 bits as it is,
+        beside bfloat16 activations, which is a little rounding and far fewer bytes a token; "auto" is "q4" where the
+        weights come from a GGUF file, dtype is "auto" and this CPU has the kernels, else "full".
     Raises ModelNotAvailable where weights are missing and can't be fetched, ValueError for a folder that is no
-    model.
+    model and for "q4" where there is nothing in 4 bits. Where the kernels are missing "q4" warns and is "full".
     """
-    torch_dtype = resolve_dtype(dtype, device)
-    folder = fetch(name) if name in CATALOG else find_folder(name)
-    return load_folder(folder, torch_dtype, device)
+    if weights not in ("auto", "full", "q4"):
+        raise ValueError(f"weights {weights!r} is not known: give 'auto', 'full' or 'q4'")
+    in_four = _four_bits(name, dtype, device, weights)
+    torch_dtype = torch.bfloat16 if in_four else resolve_dtype(dtype, device)
+    if Path(name).suffix == ".gguf":
+        return _load_file(Path(name).expanduser(), torch_dtype, device, in_four)
+    folder = fetch(name) if name in CATALOG else find_folder(name, CATALOG)
+    model = load_folder(folder, torch_dtype, device)
+    if in_four:
+        keep_four_bits(model, read_blocks(folder / GGUF_NAME, read_json(folder / INDEX)))
+    return pack(model) if isinstance(model, Llama) else model
 
 
-def load_folder(folder: Path, dtype: torch.dtype, device: str = "cpu") -> Any:
-    """Load a folder in Hugging Face format: the reference Llama where it implements the model, else transformers' own.
-
-    Raises ValueError where weights are missing, damaged or pickled, and for a model that cannot take back tokens.
-    """
-    config = _read_json(folder / "config.json")
-    try:
-        LlamaConfig.from_hf(config)
-    except ValueError:
-        model: Any = _load_with_transformers(folder, dtype, device)
-    else:
-        try:
-            model = Llama.from_hf(config, _safetensors(folder), dtype).to(device)
-        except KeyError as missing:
-            raise ValueError(f"{folder} lacks the model's tensor {missing}") from None
-        generation = folder / "generation_config.json"
-        if generation.exists() and (eos := _read_json(generation).get("eos_token_id")) is not None:
-            model.eos_token_ids = tuple(eos) if isinstance(eos, list) else (eos,)
-    model.tokenizer = _tokenizer(folder)
-    return model
+def _load_file(path: Path, dtype: torch.dtype, device: str, in_four: bool) -> Llama:
+    """A GGUF file of the user's own; nothing of it is kept elsewhere."""
+    if not path.is_file():
+        raise ModelNotAvailable(f"no file at {path}: give the path of a GGUF file")
+    file = GGUFFile(path)
+    model = Llama.from_hf(file.config(), dict(file.weights()), dtype).to(device)
+    if in_four:
+        keep_four_bits(model, read_blocks(path, file.index()))
+    model.tokenizer = file.tokenizer()
+    return pack(model)
 
 
-def find_folder(name: str) -> Path:
-    """The folder of a local path or of a hub id, downloaded if needed. Raises ModelNotAvailable."""
-    path = Path(name).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").exists():
-            raise ValueError(f"{path} has no config.json: give a folder as save_pretrained writes it")
-        return path
-    if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        near = difflib.get_close_matches(name.lower(), CATALOG, 1, 0.4)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ModelNotAvailable(
-            f"no model {name!r}: {hint}Give one of {', '.join(CATALOG)}, a folder, or a hub id such as owner/name"
+def _four_bits(name: str, dtype: str | torch.dtype, device: str, weights: str) -> bool:
+    """Whether the weights stay in 4 bits; see `load_model`."""
+    stored = name in CATALOG or Path(name).suffix == ".gguf"
+    if weights == "full" or (weights == "auto" and not (stored and dtype == "auto" and device == "cpu")):
+        return False
+    if not stored:
+        raise ValueError(f"weights='q4' needs a GGUF file, and {name!r} is none: leave weights out")
+    if device != "cpu" or (dtype != "auto" and resolve_dtype(dtype) != torch.bfloat16):
+        raise ValueError(
+            f"weights='q4' runs on a CPU with bfloat16 activations, not with dtype {dtype!r} on {device!r}: "
+            "leave dtype out, or give weights='full'"
         )
-    from huggingface_hub import snapshot_download
-
-    patterns = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.txt", "*.model", "*.jinja"]
-    try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
-    except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelNotAvailable(
-            f"could not get {name!r} from the hub ({type(error).__name__}: {reason[:160]}). With a network, check the "
-            "name and your login; without one, copy the model's folder here and give its path"
-        ) from error
+    if can_use_four_bits():
+        return True
+    if weights == "q4":
+        warnings.warn(
+            "this CPU or this PyTorch has no fast 4-bit product: the weights are multiplied out to 16 or 32 bits",
+            stacklevel=3,
+        )
+    return False
 
 
 def fetch(
@@ -189,9 +188,11 @@ def damage(folder: Path, check: bool = False) -> str | None:
     `check`, its hash decides.
     """
     try:
-        manifest = _read_json(folder / MANIFEST)
+        manifest = read_json(folder / MANIFEST)
     except (OSError, ValueError):
         return "missing" if not folder.exists() else f"no readable {MANIFEST}"
+    if INDEX not in manifest["files"]:
+        return f"no {INDEX}, from an older version"
     for name, want in manifest["files"].items():
         file = folder / name
         if not file.exists():
@@ -206,8 +207,6 @@ def damage(folder: Path, check: bool = False) -> str | None:
 
 def convert(gguf: Path, folder: Path, what: str, progress: Progress | None = None) -> None:
     """Write `folder` in Hugging Face format from a GGUF file (float32 weights), with a manifest of hashes."""
-    from specdec_ref.models.gguf_file import GGUFFile
-
     report = progress or PrintEachStep()
     report("converting to safetensors", 0)
     source = GGUFFile(gguf)
@@ -221,6 +220,7 @@ def convert(gguf: Path, folder: Path, what: str, progress: Progress | None = Non
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     generation = {k: config[k] for k in ("bos_token_id", "eos_token_id", "pad_token_id")}
     (folder / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
+    (folder / INDEX).write_text(json.dumps(source.index()), encoding="utf-8")
     source.tokenizer().save_pretrained(folder)
     files = {
         p.name: {"bytes": p.stat().st_size, "mtime_ns": p.stat().st_mtime_ns, "sha256": sha256(p)}
@@ -325,72 +325,3 @@ class PrintEachStep:
         if what != self._step:
             self._step = what
             print(f"specdec: {what} ...", file=sys.stderr, flush=True)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    with path.open(encoding="utf-8") as file:
-        return json.load(file)
-
-
-def _load_with_transformers(folder: Path, dtype: torch.dtype, device: str) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    from specdec_ref.models.huggingface import HuggingFaceModel
-
-    _weight_files(folder)  # its errors say more than those of transformers
-    load: Any = AutoModelForCausalLM.from_pretrained
-    try:
-        model, report = load(
-            folder,
-            dtype=dtype,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
-    except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{folder}: transformers cannot load this model ({reason[:300]})") from error
-    if missing := sorted(report["missing_keys"]):
-        # transformers would go on with random numbers in their place.
-        raise ValueError(f"{folder} lacks {len(missing)} of the model's tensors, for instance {missing[0]!r}")
-    return HuggingFaceModel(model.to(device))
-
-
-def _tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-    config = folder / "tokenizer_config.json"
-    if not config.exists():
-        return None
-    # transformers 5 writes PreTrainedTokenizerFast by a new name, which 4 does not know.
-    renamed = _read_json(config).get("tokenizer_class") == "TokenizersBackend"
-    return (PreTrainedTokenizerFast if renamed else AutoTokenizer).from_pretrained(folder, local_files_only=True)
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a model, one or several. Raises ValueError where one is missing."""
-    index = folder / "model.safetensors.index.json"
-    names = set(_read_json(index)["weight_map"].values()) if index.exists() else {"model.safetensors"}
-    files = [folder / name for name in sorted(names)]
-    missing = [file.name for file in files if not file.exists()]
-    if missing and index.exists():
-        raise ValueError(f"{folder} lacks {', '.join(missing)}, which its {index.name} lists: copy the whole folder")
-    if missing:
-        pickled = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in folder.glob(pattern))
-        only = f", only pickled weights ({pickled[0]}), which can run any code when they are opened" if pickled else ""
-        raise ValueError(
-            f"{folder} has no model.safetensors{only}: load the model where you trust it and write the folder with "
-            "save_pretrained"
-        )
-    return files
-
-
-def _safetensors(folder: Path) -> dict[str, torch.Tensor]:
-    state: dict[str, torch.Tensor] = {}
-    for file in _weight_files(folder):
-        try:
-            state |= load_file(file)
-        except SafetensorError as error:
-            raise ValueError(f"{file} is damaged ({error}): copy it again") from error
-    return state

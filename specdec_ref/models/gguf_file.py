@@ -17,6 +17,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from specdec_ref.models.linear import Blocks
+
 CONTROL_TOKEN = 3  # GGUF's token type for <|im_start|> and its like
 
 
@@ -77,6 +79,25 @@ class GGUFFile:
                 array = unpermute(array, heads[kind])
             yield hf_name(tensor.name), torch.from_numpy(np.array(array, dtype=np.float32))
 
+    def index(self) -> dict[str, dict[str, Any]]:
+        """Where the matrices in Q4_0, Q4_1 and Q8_0 lie, by Hugging Face name, for `read_blocks`.
+
+        Opening the file takes seconds, because of its vocabulary; with the index kept, its blocks are read at once.
+        """
+        config, found = self.config(), {}
+        heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+        for tensor in self._reader.tensors:
+            if tensor.tensor_type.name in READERS and len(tensor.shape) == 2:
+                kind = tensor.name.split(".")[2] if tensor.name.startswith("blk.") else ""
+                found[hf_name(tensor.name)] = {
+                    "type": tensor.tensor_type.name,
+                    "offset": int(tensor.data_offset),
+                    "rows": int(tensor.shape[1]),
+                    "bytes": int(tensor.n_bytes),
+                    "permuted_heads": heads.get(kind, 0),
+                }
+        return found
+
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """The byte-level BPE tokenizer of the file, with its chat template."""
         kind = (self.field("tokenizer.ggml.model"), self.field("tokenizer.ggml.pre"))
@@ -108,6 +129,61 @@ class GGUFFile:
         )
         fast.chat_template = self.field("tokenizer.chat_template")
         return fast
+
+
+def read_blocks(path: Path, index: dict[str, dict[str, Any]]) -> dict[str, Blocks]:
+    """The matrices of a file's `GGUFFile.index`, as stored, by Hugging Face name.
+
+    Raises ValueError for a file that ends too early.
+    """
+    raw, found = np.memmap(path, np.uint8, "r"), {}
+    for name, at in index.items():
+        if at["offset"] + at["bytes"] > len(raw):
+            raise ValueError(f"{path.name} ends before its tensor {name}: fetch it again")
+        rows = np.asarray(raw[at["offset"] : at["offset"] + at["bytes"]]).reshape(at["rows"], -1)
+        if at["permuted_heads"]:
+            rows = unpermute(rows, at["permuted_heads"])
+        found[name] = READERS[at["type"]](rows)
+    return found
+
+
+def read_q4_0(rows: np.ndarray) -> Blocks:
+    """Q4_0 rows, uint8 `[out, in / 32 * 18]`: per block a float16 d, then 32 levels; w = d (level - 8)."""
+    block = rows.reshape(len(rows), -1, 18)
+    scale = _float16(block[..., :2])
+    return Blocks(_nibbles(block[..., 2:]), scale, torch.zeros_like(scale))
+
+
+def read_q4_1(rows: np.ndarray) -> Blocks:
+    """Q4_1 rows, uint8 `[out, in / 32 * 20]`: per block float16 d and m, then 32 levels; w = d level + m."""
+    block = rows.reshape(len(rows), -1, 20)
+    scale, minimum = _float16(block[..., :2]), _float16(block[..., 2:4])
+    return Blocks(_nibbles(block[..., 4:]), scale, minimum + 8 * scale)
+
+
+def read_q8_0(rows: np.ndarray) -> Blocks:
+    """Q8_0 rows, uint8 `[out, in / 32 * 34]`: per block a float16 d, then 32 int8; w = d q.
+
+    With q + 128 = 16 high + low that is 16 d (high - 8) + d (low - 8) + 8 d, a sum of two 4-bit products.
+    """
+    block = rows.reshape(len(rows), -1, 34)
+    scale = _float16(block[..., :2])
+    q = (block[..., 2:].view(np.int8).astype(np.int16) + 128).astype(np.uint8).reshape(len(rows), -1)
+    levels = torch.from_numpy(np.concatenate([q >> 4, q & 15], 1))
+    return Blocks(levels, torch.cat([16 * scale, scale], 1), torch.cat([torch.zeros_like(scale), 8 * scale], 1), 2)
+
+
+READERS = {"Q4_0": read_q4_0, "Q4_1": read_q4_1, "Q8_0": read_q8_0}
+
+
+def _float16(pairs: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(pairs).view(np.float16)[..., 0].astype(np.float32))
+
+
+def _nibbles(packed: np.ndarray) -> Tensor:
+    """`[out, blocks, 16]` bytes -> levels `[out, blocks * 32]`: the low halves are a block's first 16."""
+    levels = np.concatenate([packed & 15, packed >> 4], -1)
+    return torch.from_numpy(levels.reshape(len(packed), -1))
 
 
 def unpermute(weight: np.ndarray, n_heads: int) -> np.ndarray:

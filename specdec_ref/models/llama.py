@@ -98,6 +98,14 @@ def causal_mask(n: int, length: int, device: torch.device | str = "cpu") -> Tens
     return torch.ones(n, length + n, dtype=torch.bool, device=device).tril(length)
 
 
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """What attention adds to its scores: 0 where `mask` is True, -inf elsewhere.
+
+    On a CPU attention would make this of a boolean mask in every layer; here it is made once a pass.
+    """
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
+
+
 class Layer(nn.Module):
     """One transformer block: attention over the cache, then the gated feed-forward part."""
 
@@ -123,7 +131,7 @@ class Layer(nn.Module):
         a = cache.attend(layer, q, qk[:, h:].transpose(0, 1), v.transpose(0, 1), mask)
         x = x + self.out(a.view(h, n, d).transpose(0, 1).reshape(n, h * d))
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
-        return x + self.down(F.silu(gate) * up)
+        return x + self.down(F.silu(gate).mul_(up))
 
 
 class Llama(nn.Module):
@@ -209,6 +217,8 @@ class Llama(nn.Module):
         mask = causal_mask(n, start, self.device)
         if mask is not None:
             mask = mask.repeat(self.config.n_heads // self.config.n_kv_heads, 1)
+            if self.device.type == "cpu":
+                mask = additive(mask, self.dtype)
         states = [self.embed(tokens)]
         for i, layer in enumerate(self.layers):
             states.append(layer(states[-1], cos, sin, mask, cache, i))

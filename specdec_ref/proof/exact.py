@@ -71,7 +71,7 @@ def mapped_drafter(vocab: int) -> Drafter:
 
 def lookup_drafter(vocab: int) -> Drafter:
     """One-hot laws, from the text itself."""
-    return NGramDrafter(max_ngram=2)
+    return NGramDrafter(max_ngram=2, trust=None)  # the longest blocks, whatever they are worth
 
 
 DRAFTERS: dict[str, Callable[[int], Drafter]] = {
@@ -330,6 +330,9 @@ def core_checks() -> list[Check]:
         "law: block, model": Scenario("block", prompt=first),
         "law: match, model": Scenario("match", budget=2),
         "law: token, ties at temperature 0": Scenario(options=OPTIONS["greedy"], prompt=(1, 0)),
+        "law: token, blocks at temperature 0": Scenario(
+            options=OPTIONS["greedy"], vocab=2, gamma=3, budget=5, prompt=(1, 1)
+        ),
         "law: token, top-k": Scenario(options=OPTIONS["top-k"]),
         "law: token, top-p": Scenario(options={"top_p": 0.9}, vocab=4, budget=2),
         "law: token, min-p": Scenario(options=OPTIONS["min-p"], prompt=first),

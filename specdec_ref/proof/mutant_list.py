@@ -388,6 +388,7 @@ SAMPLING_BUGS = [
         ("if self.greedy:", "if False:"),
         ("logits / self.temperature", "logits / (self.temperature or 1.0)"),
         seen="jaymody/speculative-sampling #9",
+        also=Edit(ENGINE + "stream", (("by_argmax=options.greedy and", "by_argmax=False and"),)),
     ),
     bug(
         "highest index on a tie",
@@ -399,6 +400,22 @@ SAMPLING_BUGS = [
             "        argmax = logits.shape[-1] - 1 - logits.flip(-1).argmax(-1, keepdim=True)",
         ),
         seen="vllm-project/vllm #7627",
+        also=Edit(
+            SAMPLING + "Sampling.argmax",
+            (("index.tolist()", "(logits.shape[-1] - 1 - logits.flip(-1).argmax(-1)).tolist()"),),
+        ),
+    ),
+    bug(
+        "argmax of the row before",
+        "Greedy verification compares a draft with the row that is one too early.",
+        "specdec_ref.verify.greedy:verify_argmax",
+        ("== best[kept]", "== best[max(kept - 1, 0)]"),
+    ),
+    bug(
+        "argmax of the last row",
+        "Greedy verification corrects with what follows the last draft, not the last accepted one.",
+        "specdec_ref.verify.greedy:verify_argmax",
+        ("Verdict(kept, best[kept],", "Verdict(kept, best[-1],"),
     ),
     bug(
         "NaN becomes a token",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from specdec_ref.sampling import RandomSource
@@ -29,3 +31,11 @@ def verify_greedy(proposal: Proposal, p: Tensor, source: RandomSource) -> Verdic
             "use temperature=0, or rule='token'"
         )
     return Verdict(kept, token, "bonus" if kept == len(proposal.tokens) else "corrected")
+
+
+def verify_argmax(proposal: Proposal, best: Sequence[int]) -> Verdict:
+    """`verify_greedy` from the argmax of each row, `[g + 1]`, instead of one-hot laws over the vocabulary."""
+    kept = 0
+    while kept < len(proposal.tokens) and proposal.tokens[kept] == best[kept]:
+        kept += 1
+    return Verdict(kept, best[kept], "bonus" if kept == len(proposal.tokens) else "corrected")

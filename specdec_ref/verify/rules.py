@@ -22,6 +22,8 @@ class NamedRule:
     expected_acceptance: from p and q `[vocab]` the probability that the first drafted token, drawn from q, is kept.
     lossless: the output follows the target's law exactly. A rule that is not says "lossy" in its name.
     limits: where it can be used, "" for everywhere.
+    greedy_by_argmax: at temperature 0 it keeps drafts while they are the target's argmax, whatever law they report;
+        `verify_argmax` then gives its verdict without a law over the vocabulary.
     """
 
     name: str
@@ -29,6 +31,7 @@ class NamedRule:
     expected_acceptance: Callable[[Tensor, Tensor], float]
     lossless: bool = True
     limits: str = ""
+    greedy_by_argmax: bool = False
 
     def __call__(self, proposal: Proposal, p: Tensor, source: RandomSource) -> Verdict:
         return self.verify(proposal, p, source)
@@ -37,11 +40,13 @@ class NamedRule:
 RULES: dict[str, NamedRule] = {
     rule.name: rule
     for rule in (
-        NamedRule("token", tokenwise.verify_tokenwise, tokenwise.expected_acceptance),
-        NamedRule("block", block.verify_block, block.expected_acceptance),
-        NamedRule("match", match.verify_match, match.expected_acceptance),
+        NamedRule("token", tokenwise.verify_tokenwise, tokenwise.expected_acceptance, greedy_by_argmax=True),
+        NamedRule("block", block.verify_block, block.expected_acceptance, greedy_by_argmax=True),
+        NamedRule("match", match.verify_match, match.expected_acceptance, greedy_by_argmax=True),
         NamedRule("onehot", onehot.verify_onehot, onehot.expected_acceptance, limits="drafts with a one-hot law"),
-        NamedRule("greedy", greedy.verify_greedy, greedy.expected_acceptance, limits="temperature 0"),
+        NamedRule(
+            "greedy", greedy.verify_greedy, greedy.expected_acceptance, limits="temperature 0", greedy_by_argmax=True
+        ),
         NamedRule("lossy-typical", typical.verify_lossy_typical, typical.expected_acceptance, lossless=False),
         NamedRule("lossy-leniency", leniency.verify_lossy_leniency, leniency.expected_acceptance, lossless=False),
     )

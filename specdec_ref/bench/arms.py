@@ -1,0 +1,156 @@
+"""Ways of generating greedily, each timed on token ids.
+
+An arm takes prompt ids and a number of tokens, and gives that many new ids: end tokens are ignored, so that every arm
+does the same work. `make_arms` builds those that share a model; they run in a process of their own (`worker`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One generation.
+
+    tokens: the new ids.
+    first_seconds: until the first new token was there (TTFT); seconds: until the last.
+    passes: of the target after the prefill, where the arm counts them.
+    """
+
+    tokens: list[int]
+    first_seconds: float
+    seconds: float
+    passes: int | None = None
+
+
+Arm = Callable[[Sequence[int], int], Sample]
+WORKERS = ("q4", "bf16", "transformers", "openvino")
+
+
+def make_arms(worker: str, model: str, gamma: int, lookups: Sequence[int]) -> tuple[dict[str, Arm], dict[str, Any]]:
+    """The arms of a worker by name, and facts of its model: `bytes_a_pass`, and the versions it runs on.
+
+    worker: "q4" and "bf16" are this package's engine; "transformers" its `generate` in bfloat16; "openvino" OpenVINO
+        GenAI on the model's GGUF file. lookups: settings of transformers' prompt_lookup_num_tokens.
+    Raises ValueError for an unknown worker, ModuleNotFoundError where a peer is not installed.
+    """
+    if worker in ("q4", "bf16"):
+        return _ours(model, worker, gamma)
+    if worker == "transformers":
+        return _transformers(model, lookups)
+    if worker == "openvino":
+        return _openvino(model)
+    raise ValueError(f"no arm {worker!r}: there are {', '.join(WORKERS)}")
+
+
+def _ours(name: str, weights: str, gamma: int) -> tuple[dict[str, Arm], dict[str, Any]]:
+    from specdec_ref.draft import NGramDrafter
+    from specdec_ref.engine import SpeculativeEngine
+    from specdec_ref.engine.adaptive import AdaptiveGamma
+    from specdec_ref.models.catalog import load_model
+    from specdec_ref.models.weights import bytes_a_pass
+
+    target = load_model(name, weights="q4") if weights == "q4" else load_model(name, "bfloat16", weights="full")
+    adaptive = AdaptiveGamma.measure(target, gamma)
+
+    def arm(engine: SpeculativeEngine) -> Arm:
+        def run(ids: Sequence[int], n: int) -> Sample:
+            start = time.perf_counter()
+            stream, first = engine.stream(ids, n, eos_token_id=None), 0.0
+            tokens: list[int] = []
+            while True:
+                try:
+                    chunk = next(stream)
+                except StopIteration as end:
+                    return Sample(tokens, first, time.perf_counter() - start, end.value.stats.rounds)
+                first = first or time.perf_counter() - start
+                tokens += chunk.tokens
+
+        return run
+
+    arms = {
+        f"{weights} plain": arm(SpeculativeEngine(target)),
+        f"{weights} lookup": arm(SpeculativeEngine(target, NGramDrafter(), adaptive)),
+    }
+    facts = {"bytes_a_pass": bytes_a_pass(target), "relative_cost": adaptive.cost, "torch": torch.__version__}
+    return arms, facts
+
+
+def _transformers(name: str, lookups: Sequence[int]) -> tuple[dict[str, Arm], dict[str, Any]]:
+    import transformers
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    model: Any = AutoModelForCausalLM.from_pretrained(_folder(name), dtype=torch.bfloat16, local_files_only=True).eval()
+
+    class FirstToken:
+        """A streamer that notes when the first new token came; the prompt is put first."""
+
+        def __init__(self) -> None:
+            self.puts, self.at = 0, 0.0
+
+        def put(self, value: Any) -> None:
+            self.puts += 1
+            if self.puts == 2:
+                self.at = time.perf_counter()
+
+        def end(self) -> None:
+            pass
+
+    def arm(**options: Any) -> Arm:
+        def run(ids: Sequence[int], n: int) -> Sample:
+            config = GenerationConfig(
+                max_new_tokens=n, do_sample=False, eos_token_id=None, bos_token_id=0, pad_token_id=0, **options
+            )
+            model.generation_config = config
+            streamer, inputs = FirstToken(), torch.tensor([list(ids)])
+            start = time.perf_counter()
+            with torch.inference_mode():
+                out = model.generate(inputs, attention_mask=torch.ones_like(inputs), streamer=streamer)
+            seconds = time.perf_counter() - start
+            tokens = out[0, len(ids) :].tolist()
+            return Sample(tokens, streamer.at - start, seconds, None if options else len(tokens))
+
+        return run
+
+    arms = {"transformers plain": arm()}
+    arms |= {f"transformers lookup {k}": arm(prompt_lookup_num_tokens=k) for k in lookups}
+    weights = sum(p.nbytes for p in model.parameters())
+    return arms, {"bytes_a_pass": weights, "transformers": transformers.__version__, "torch": torch.__version__}
+
+
+def _openvino(name: str) -> tuple[dict[str, Arm], dict[str, Any]]:
+    import numpy as np
+    import openvino as ov
+    import openvino_genai as genai
+
+    from specdec_ref.models.catalog import GGUF_NAME
+
+    pipe = genai.LLMPipeline(str(_folder(name) / GGUF_NAME), "CPU")
+
+    def run(ids: Sequence[int], n: int) -> Sample:
+        config = genai.GenerationConfig()
+        config.max_new_tokens, config.ignore_eos, config.do_sample = n, True, False
+        config.apply_chat_template = False
+        inputs = genai.TokenizedInputs(
+            ov.Tensor(np.array([list(ids)], dtype=np.int64)), ov.Tensor(np.ones((1, len(ids)), dtype=np.int64))
+        )
+        start = time.perf_counter()
+        result = pipe.generate(inputs, config)
+        seconds = time.perf_counter() - start
+        first = result.perf_metrics.get_ttft().mean / 1e3  # milliseconds
+        return Sample([int(t) for t in result.tokens[0]], first, seconds, n)
+
+    return {"openvino plain": run}, {"openvino-genai": genai.__version__}
+
+
+def _folder(name: str) -> Any:
+    from specdec_ref.models.catalog import CATALOG, fetch
+    from specdec_ref.models.folder import find_folder
+
+    return fetch(name) if name in CATALOG else find_folder(name, CATALOG)

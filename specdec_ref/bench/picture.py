@@ -1,0 +1,62 @@
+"""The benchmark as a picture: ratios by domain, each with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from specdec_ref.bench.run import ratio
+from specdec_ref.lab.plots import BLACK, CYCLE, new_figure
+
+
+def comparisons(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What a record compares: (first arm, second arm, in words), as far as it has them."""
+    arms = list(record["arms"])
+    theirs = [a for a in arms if a.startswith("transformers lookup")]
+    wanted = [
+        ("transformers plain", "q4 lookup", "4-bit lookup over transformers plain"),
+        ("transformers plain", "q4 plain", "4-bit plain over transformers plain"),
+        *((t, "q4 lookup", "4-bit lookup over transformers lookup") for t in theirs),
+        ("openvino plain", "q4 plain", "4-bit plain over OpenVINO plain"),
+        ("transformers plain", "bf16 plain", "bf16 plain over transformers plain"),
+        ("bf16 plain", "bf16 lookup", "lookup's own share, bf16"),
+        ("q4 plain", "q4 lookup", "lookup's own share, 4 bits"),
+    ]
+    return [(a, b, words) for a, b, words in wanted if a in arms and b in arms]
+
+
+def bench_figure(record: Mapping[str, Any], pairs: Sequence[tuple[str, str, str]] | None = None) -> Figure:
+    """A row for each comparison: a mark for each domain, their geometric mean in black, 95% intervals."""
+    pairs = comparisons(record) if pairs is None else pairs
+    if not pairs:
+        raise ValueError("the record holds no two arms to compare")
+    domains = list(dict.fromkeys(p["domain"] for p in record["prompts"].values()))
+    figure, (ax,) = new_figure(9, 1.6 + 0.85 * len(pairs))
+    styles = list(CYCLE)
+    for y, (first, second, _) in enumerate(pairs):
+        for i, domain in enumerate([*domains, None]):
+            r = ratio(record, first, second, domain)
+            style = styles[i % len(styles)] if domain else {"color": BLACK, "marker": "|"}
+            ax.errorbar(
+                [r.mean],
+                [y + (i - len(domains) / 2) * 0.11],
+                xerr=[[r.mean - r.low], [r.high - r.mean]],
+                color=style["color"],
+                marker=style["marker"],
+                linestyle="none",
+                markersize=14 if domain is None else 5,
+                linewidth=2.2 if domain is None else 1,
+                label=(domain or "all domains") if y == 0 else None,
+            )
+    ax.axvline(1, color=BLACK, linestyle="--", linewidth=1)
+    ax.set_yticks(range(len(pairs)), [words for _, _, words in pairs])
+    ax.invert_yaxis()
+    ax.set_xscale("log")
+    ticks = [0.7, 1, 1.5, 2, 3, 4, 6, 8]
+    ax.set_xticks(ticks, [f"{t:g}x" for t in ticks])
+    ax.minorticks_off()
+    ax.set_xlabel("times as fast, prompt by prompt (dashed: equally fast)")
+    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    return figure

@@ -1,0 +1,122 @@
+"""A process that holds one model and runs its arms when asked: `python -m specdec_ref.bench.worker JSON`.
+
+Arms in processes of their own share no threads and no memory, so that what one library leaves running or allocated
+does not weigh on the next, and each one's peak memory can be told. Requests and answers are lines of JSON; a request
+that fails is answered by its error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from specdec_ref.bench.arms import Sample, make_arms
+
+
+class WorkerFailed(RuntimeError):
+    """A worker could not load its model or run an arm; the message says what it met."""
+
+
+class Worker:
+    """The other end of a worker process. `facts` and `arms` are there once it is loaded."""
+
+    def __init__(self, worker: str, model: str, gamma: int, lookups: Sequence[int], threads: int | None) -> None:
+        self.name = worker
+        request = json.dumps({"worker": worker, "model": model, "gamma": gamma, "lookups": list(lookups)})
+        environment = dict(os.environ) | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "specdec_ref.bench.worker", request],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            encoding="utf-8",
+            env=environment,
+        )
+        hello = self._read()
+        self.facts: dict[str, Any] = hello["facts"]
+        self.arms: list[str] = hello["arms"]
+
+    def run(self, arm: str, ids: Sequence[int], n: int) -> Sample:
+        """One generation of `n` tokens. Raises WorkerFailed."""
+        return Sample(**self._ask({"arm": arm, "ids": list(ids), "n": n}))
+
+    def peak_bytes(self) -> int | None:
+        """The most memory the process has held so far (resident), where the system tells."""
+        return self._ask({"arm": None})["peak_bytes"]
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process.stdin:
+            self._process.stdin.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _ask(self, request: dict[str, Any]) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise WorkerFailed(f"{self.name}: the process ended ({self._process.wait()}), perhaps for lack of memory")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise WorkerFailed(f"{self.name}: {answer['error']}")
+        return answer
+
+
+def peak_bytes() -> int | None:
+    """This process' largest resident size so far, None where the system does not tell."""
+    status = Path("/proc/self/status")
+    if status.exists():  # Linux; its getrusage would count the process that started this one, too
+        for line in status.read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def main() -> None:
+    """Load, say so, then answer requests until the input ends."""
+    # Libraries print; only answers may reach the pipe.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def answer(content: dict[str, Any]) -> None:
+        answers.write(json.dumps(content) + "\n")
+        answers.flush()
+
+    try:
+        request = json.loads(sys.argv[1])
+        arms, facts = make_arms(request["worker"], request["model"], request["gamma"], request["lookups"])
+    except Exception as error:
+        answer({"error": f"{type(error).__name__}: {error}"})
+        return
+    answer({"facts": facts, "arms": list(arms)})
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if request["arm"] is None:
+                answer({"peak_bytes": peak_bytes()})
+            else:
+                answer(asdict(arms[request["arm"]](request["ids"], request["n"])))
+        except Exception as error:
+            answer({"error": f"{type(error).__name__}: {error}"})
+
+
+if __name__ == "__main__":
+    main()
