@@ -182,6 +182,8 @@ def test_an_ordinary_user_gets_a_user_namespace_and_root_an_ordinary_user():
     for command in (bwrap(LIMITS, False), bwrap(LIMITS, True)):
         assert {"--unshare-net", "--unshare-pid", "--die-with-parent", "--clearenv", "--new-session"} <= set(command)
         assert "--bind" not in command and "--dev-bind" not in command
+        # The own /tmp comes first, so that it does not cover a course that lies in there.
+        assert command.index("/tmp") < command.index(sys.prefix)
 
 
 @needs_bwrap

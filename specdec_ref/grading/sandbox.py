@@ -323,20 +323,19 @@ def bwrap(limits: Limits, as_root: bool) -> list[str]:
             command += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
             command += ["--ro-bind", path, path]
-    seen = [sys.prefix, sys.base_prefix, str(Path(specdec_ref.__file__).parent), str(home())]
-    seen += ["/usr", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime"]
-    made: set[str] = set()
-    for path in sorted({p for p in seen if os.path.exists(p)}):
-        for parent in reversed(Path(path).parents):
-            if str(parent) not in ("/", *made) and not any(
-                str(parent).startswith(f"{s}/") or str(parent) == s for s in seen
-            ):
-                command += ["--perms", "0755", "--dir", str(parent)]
-                made.add(str(parent))
-        command += ["--ro-bind", path, path]
     disk = ["--size", str(limits.disk), "--perms", "1777", "--tmpfs"]
+    command += [*disk, "/tmp"]  # before all else: a course may lie in there
+    seen = {sys.prefix, sys.base_prefix, str(Path(specdec_ref.__file__).parent), str(home())}
+    seen |= {"/usr", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime"}
+    made = {"/", "/tmp"}
+    for path in sorted(p for p in seen if os.path.exists(p)):
+        for folder in map(str, reversed(Path(path).parents)):
+            if folder not in made and not any(Path(folder).is_relative_to(s) for s in seen):
+                command += ["--perms", "0755", "--dir", folder]
+                made.add(folder)
+        command += ["--ro-bind", path, path]
     command += ["--proc", "/proc", "--dev", "/dev", *disk, "/dev/shm", "--remount-ro", "/dev"]
-    command += [*disk, "/tmp", "--chdir", "/tmp", "--clearenv"]
+    command += ["--chdir", "/tmp", "--clearenv"]
     for name, value in environment("/tmp").items():
         command += ["--setenv", name, value]
     return [*command, "--remount-ro", "/"]
