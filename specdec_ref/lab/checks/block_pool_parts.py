@@ -22,6 +22,7 @@ Story = Callable[[random.Random], tuple[Setup, list[Op]]]
 
 
 def play(functions: Functions, setup: Setup, ops: Sequence[Op], look: Collection[str]) -> tuple[World, Bad | None]:
+    """Do the operations until something does not hold; the world then, and what does not hold."""
     world = World(functions, setup, look)
     for op in ops:
         try:

@@ -438,6 +438,7 @@ def plain(result: Any) -> Any:
 
 
 def as_numbers(result: Any) -> list[int] | None:
+    """A list, tuple, array or tensor of whole numbers as a plain list; None if it is none of these."""
     try:
         return [int(x) for x in result]
     except (TypeError, ValueError):
@@ -445,6 +446,7 @@ def as_numbers(result: Any) -> list[int] | None:
 
 
 def as_blocks(result: Any, line: str) -> list[int]:
+    """The block numbers that `line` returned. Raises Bad if there are none."""
     blocks = as_numbers(result)
     if blocks is None:
         raise Bad(
@@ -458,6 +460,7 @@ def as_blocks(result: Any, line: str) -> list[int]:
 
 
 def as_pairs(result: Any) -> list[tuple[int, int]]:
+    """Pairs of block numbers as plain tuples; none where something else came."""
     try:
         return [(int(a), int(b)) for a, b in (result if result is not None else [])]
     except (TypeError, ValueError):
@@ -465,6 +468,7 @@ def as_pairs(result: Any) -> list[tuple[int, int]]:
 
 
 def told(error: Exception) -> str:
+    """An error, and the line of the learner's code in which it was raised."""
     where = [f for f in traceback.extract_tb(error.__traceback__) if "specdec_ref" not in f.filename]
     line = f" (line {where[-1].lineno} of its cell: {where[-1].line})" if where and where[-1].line else ""
     return f"{type(error).__name__}: {error}{line}" if str(error) else f"{type(error).__name__}{line}"
