@@ -19,8 +19,6 @@
 # numbers each time, and says what is wrong. Run it as often as you like. Hints open one at a time.
 
 # %% locked="setup"
-import warnings
-
 from specdec_ref.lab.checks import roofline as checks
 from specdec_ref.lab.checks.roofline import Chip, Model
 from specdec_ref.lab.plots import new_figure, show
@@ -162,17 +160,14 @@ for row in rows:
 # numbers is wrong: the peak, the count, or the clock. A good function gives the number back all the same, and *warns*
 # with `warnings.warn`: then the caller sees it, and a program can catch it. (An error would stop the measurement; a
 # printed line gets lost.)
-#
-# This is how a warning looks:
-
-# %%
-warnings.warn("a utilisation of 1.70 is impossible", stacklevel=2)
 
 
 # %% solve="utilisation"
 def utilisation(achieved, peak):
     """The share of `peak` that was achieved, both in the same unit. Warns if it is above 1."""
     ### BEGIN SOLUTION
+    import warnings
+
     share = achieved / peak
     if share > 1:
         warnings.warn(f"a utilisation of {share:.2f} is impossible: check peak, count and clock", stacklevel=2)
@@ -184,8 +179,8 @@ def utilisation(achieved, peak):
 checks.utilisation(utilisation, points=1)
 
 # %% [markdown]
-# <details><summary>Hint 1</summary><code>warnings.warn("a sentence")</code> is all, and then return the share as
-# ever.
+# <details><summary>Hint 1</summary><code>import warnings</code>, then <code>warnings.warn("a sentence")</code>, and
+# then return the share as ever.
 # </details>
 
 # %% [markdown]

@@ -47,7 +47,9 @@ def _drawn_config(rng: random.Random, kv_heads: Callable[[int], int | None], exp
     if shared is not None:
         config["num_key_value_heads"] = shared
     if explicit:
-        config["head_dim"] = rng.choice([d for d in (64, 96, 128, 256) if d != head_dim])
+        # Not by a factor that another slip leads to as well.
+        others = [d for d in (64, 96, 128, 256) if d / head_dim not in (1, 2, 4, 0.5, 0.25)]
+        config["head_dim"] = rng.choice(others)
     elif rng.random() < 0.5:
         config["head_dim"] = None
     return config
@@ -123,7 +125,7 @@ def _head_dim_given(kv_bytes_per_token: Callable, rng: random.Random) -> None:
 
 def _other_formats(kv_bytes_per_token: Callable, rng: random.Random) -> None:
     for nbytes in (1, 4):
-        _look_at_token(kv_bytes_per_token, _drawn_config(rng, lambda heads: rng.choice([2, 4])), nbytes)
+        _look_at_token(kv_bytes_per_token, _drawn_config(rng, lambda heads: heads // 4), nbytes)
 
 
 kv_bytes_per_token = Check("kv_bytes_per_token", [_every_head_its_own, _heads_shared, _head_dim_given, _other_formats])
@@ -218,7 +220,7 @@ def _look_at_quantised(
             (with_groups(vectors * (head_dim // group)), "numbers left over at the end are a group of their own."),
             (
                 with_groups(vectors * Fraction(head_dim, group)),
-                "a short group at the end needs a whole scale, not a part of one.",
+                "a short group at the end has a whole scale, and takes in nothing of the next vector.",
             ),
             (
                 with_groups(2 * layers * math.ceil(Fraction(kv_heads * head_dim, group))),

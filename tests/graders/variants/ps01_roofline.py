@@ -156,6 +156,8 @@ def ridge(chip):
     return Fraction(chip.rate) / Fraction(chip.bandwidth)
 """,
         "utilisation": """
+import warnings
+
 class TooGood(Warning):
     pass
 
@@ -238,6 +240,16 @@ def datasheet(row):
 def ridge(chip):
     a, b = chip
     return {ridge}
+"""
+
+
+def _warning(condition, share):
+    return f"""
+import warnings
+def utilisation(a, p):
+    if {condition}:
+        warnings.warn("!")
+    return {share}
 """
 
 
@@ -377,13 +389,13 @@ def ridge(chip):
     ),
     Wrong(
         "cut off at 1",
-        {"utilisation": "def utilisation(a, p):\n    if a > p:\n        warnings.warn('!')\n    return min(1, a / p)"},
+        {"utilisation": _warning("a > p", "min(1, a / p)")},
         ("utilisation",),
         "cutting the share off",
     ),
     Wrong(
         "warns at 1",
-        {"utilisation": "def utilisation(a, p):\n    if a >= p:\n        warnings.warn('!')\n    return a / p"},
+        {"utilisation": _warning("a >= p", "a / p")},
         ("utilisation",),
         "above\\* 1",
     ),

@@ -283,13 +283,13 @@ def kv_bytes_per_token(config, bytes_per_number=2):
         "a part of a scale",
         {QUANTISED[0]: _quantised("packed + vectors * head_dim / group * scale_bytes")},
         QUANTISED,
-        "a whole scale",
+        "has a whole scale",
     ),
     Wrong(
         "groups across heads",
         {QUANTISED[0]: _quantised("packed + 2 * layers * math.ceil(kv_heads * head_dim / group) * scale_bytes")},
         QUANTISED,
-        "reach over",
+        "reach over|nothing of the next vector",
     ),
     Wrong(
         "the last group filled up",
