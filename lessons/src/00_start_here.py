@@ -30,14 +30,14 @@ from IPython.display import HTML
 from specdec_ref import NGramDrafter, SpeculativeEngine, load_model
 from specdec_ref.lab.prompts import prompt
 
-target = load_model()
-n_weights = sum(w.numel() for w in target.parameters())
-print(f"{n_weights / 1e6:.0f} million weights in {target.dtype}, {target.config.n_layers} layers")
+target = load_model(weights="full")
+print(f"{target.config.n_weights / 1e6:.0f} million weights in {target.dtype}, {target.config.n_layers} layers")
 
 # %% [markdown]
 # This is SmolLM2-135M-Instruct, a real trained model, small enough for any laptop. Its weights come from a file in
-# which they were quantised to 4 bits; what you see is the model *in that file*. It is no great thinker. It need not be:
-# everything in this course holds for the large ones, too.
+# which they were quantised to 4 bits; what you see is the model *in that file*, multiplied out to more bits
+# (`weights="full"`) as most libraries do. It is no great thinker. It need not be: everything in this course holds for
+# the large ones, too.
 #
 # `gamma=0` means: no guesses. One token a pass.
 
@@ -53,7 +53,8 @@ for chunk in plain.stream(chat.messages, max_new_tokens=50):
 #
 # Where do guesses come from? The cheapest source is the text itself: find the last few tokens earlier in the text, and
 # guess that it goes on as it did there. No second model, hardly any time. This is *lookup drafting* (`NGramDrafter`);
-# `gamma=8` allows eight guesses a round.
+# `gamma=8` allows eight guesses a round. It makes as many as the two places have words in common: a single word that came
+# before says little about what follows, a shared sentence a lot.
 #
 # In the text below each token shows where it comes from.
 
@@ -164,7 +165,36 @@ for p, r in races.items():
 # own pass, which both arms pay. Lesson 06 does better, and finds out when speculation *loses*.
 
 # %% [markdown]
-# ## 5. Move something
+# ## 5. The same slack, spent another way
+#
+# If reading weights takes the time, one can also read fewer bytes. The file has the weights in 4 bits; `load_model()`
+# leaves them so where this machine can multiply such weights. Three ways to write the rewrite, in turns: as above, with
+# 4-bit weights, and with both.
+
+# %%
+from specdec_ref.models.weights import bytes_a_pass
+
+small = load_model()
+for name, model in {"full": target, "default": small}.items():
+    print(f"{name:8} a pass over one token reads {bytes_a_pass(model) / 1e6:.0f} MB of weights")
+
+arms = {"4-bit weights": SpeculativeEngine(small), "both": SpeculativeEngine(small, NGramDrafter(), gamma=8)}
+for name, engine in arms.items():
+    r = race(lambda: plain.generate(rewrite.messages, 50), lambda e=engine: e.generate(rewrite.messages, 50), repeats=3)
+    print(f"{name:14} {r.verdict()}")
+
+# %%
+small_cost = relative_cost(pass_seconds(small, (1, 4, 8, 16), context=64, repeats=8))
+for n, c in small_cost.items():
+    print(f"one pass over {n:2} tokens takes {c:.2f} times as long as over one with 4-bit weights; above: {cost[n]:.2f}")
+
+# %% [markdown]
+# Where 4-bit weights make a pass over one token faster, more tokens in it cost more, beside that: less waiting is left
+# for guesses to use. The gains multiply, but the second is smaller than it was alone. `specdec bench` on the command line
+# measures both in six kinds of text, against other libraries if you ask it to.
+
+# %% [markdown]
+# ## 6. Move something
 #
 # First a still picture, with two guesses a round on open chat. Then choose the prompt and gamma yourself: more guesses a
 # round, fewer passes? Where does it stop helping?
@@ -179,7 +209,7 @@ HTML(draft_html(target, chat, gamma=2, max_new_tokens=40))
 draft_explorer(target, [p for p in prompts() if p.id.endswith("-1")], gamma=4)
 
 # %% [markdown]
-# ## 6. Is it really the same text?
+# ## 7. Is it really the same text?
 #
 # With greedy decoding, yes, up to one thing that a computer does to all of us: a pass over nine tokens adds its numbers
 # in another order than nine passes over one, so the last digits differ. Where two tokens are all but equally likely,

@@ -198,7 +198,7 @@ HTML(table_html(head, machine_rows(machine)))
 from specdec_ref import load_model
 from specdec_ref.measure import SHORT_NAMES
 
-model = load_model()
+model = load_model(weights="full")
 dtype = SHORT_NAMES[model.dtype]
 mine = machine.accelerator(dtype)
 print(f"Models load in {dtype} here. Ridge of this machine in {dtype}: {mine.ridge(dtype):.0f} FLOP/byte, ", end="")

@@ -54,7 +54,7 @@ print("largest difference:", (cached - without).abs().max().item())
 # %%
 from specdec_ref import load_model
 
-model = load_model()
+model = load_model(weights="full")
 prompt = model.tokenizer.encode("Once upon a time there was a lighthouse keeper who")
 
 

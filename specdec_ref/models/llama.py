@@ -34,6 +34,14 @@ class LlamaConfig:
     tied_head: bool
     eos_token_ids: tuple[int, ...] = ()
 
+    @property
+    def n_weights(self) -> int:
+        """Weights of the model; an embedding that is the head, too, counts once."""
+        attention = 2 * self.hidden_size * (self.n_heads + self.n_kv_heads) * self.head_dim
+        layer = attention + 3 * self.hidden_size * self.intermediate_size + 2 * self.hidden_size
+        tables = (1 if self.tied_head else 2) * self.vocab_size * self.hidden_size
+        return tables + self.n_layers * layer + self.hidden_size
+
     @classmethod
     def from_hf(cls, config: dict[str, Any]) -> LlamaConfig:
         """Raises ValueError for what this file does not implement (position scalings, biases, quantised weights)."""
