@@ -63,6 +63,26 @@ def relative_cost(seconds: dict[int, list[float]]) -> dict[int, float]:
     return {n: statistics.median(times) / one for n, times in seconds.items()}
 
 
+def fastest_threads(
+    model: CausalLM, candidates: Sequence[int] = (), repeats: int = 7, clock: Clock = time.perf_counter
+) -> int:
+    """The number of threads with which a pass over one token takes least here and now; PyTorch's setting is left alone.
+
+    candidates: 1 and PyTorch's own number where none are given. They take turns. On an idle machine all threads win; on
+    one where something else wants a core, threads that wait for each other can take ten times as long as one alone.
+    """
+    counts = sorted(set(candidates) or {1, torch.get_num_threads()})
+    if len(counts) == 1:
+        return counts[0]
+    timed = _timed_pass(model, 16, 1, clock)
+    seconds: dict[int, list[float]] = {n: [] for n in counts}
+    for _ in range(repeats + 1):  # the first round warms up
+        for n in counts:
+            with _threads(n):
+                seconds[n].append(timed(1))
+    return min(counts, key=lambda n: statistics.median(seconds[n][1:]))
+
+
 class WeightStream:
     """Matrices that together exceed every cache, each multiplied by a few tokens in turn, as a model's layers are.
 

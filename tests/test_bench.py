@@ -1,4 +1,4 @@
-"""The benchmark: like work only, counts by id, ratios with intervals, and no conclusion that the noise does not allow."""
+"""The benchmark: like work, counts by id, ratios with intervals, no conclusion that the noise does not allow."""
 
 import json
 import math

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny_models import tiny_config
+from tiny_models import tiny_config, tiny_llama
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specdec_ref import measure
@@ -333,3 +333,20 @@ def test_the_decode_time_of_smollm_is_predicted_within_30_percent(dtype):
     else:
         pytest.fail(f"predicted {'; then '.join(tries)}")
     assert times.work.bytes / max(times.bandwidths) < min(times.measured), "memory alone is a lower bound"
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+def test_threads_are_chosen_by_what_a_pass_takes(crowded):
+    """On a scripted clock: two threads halve the time, or, where another process wants a core, take ten times as long."""
+    model, now = tiny_llama(1), 0.0
+    real, before = model.forward, torch.get_num_threads()
+
+    def forward(tokens, cache, rows=slice(None)):
+        nonlocal now
+        now += {1: 1.0, 2: 10.0 if crowded else 0.5}[torch.get_num_threads()]
+        return real(tokens, cache, rows)
+
+    model.forward = forward
+    assert measure.fastest_threads(model, (1, 2), clock=lambda: now) == (1 if crowded else 2)
+    assert torch.get_num_threads() == before
+    assert measure.fastest_threads(model, (1,)) == 1

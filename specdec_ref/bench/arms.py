@@ -53,10 +53,12 @@ def _ours(name: str, weights: str, gamma: int) -> tuple[dict[str, Arm], dict[str
     from specdec_ref.draft import NGramDrafter
     from specdec_ref.engine import SpeculativeEngine
     from specdec_ref.engine.adaptive import AdaptiveGamma
+    from specdec_ref.measure import fastest_threads
     from specdec_ref.models.catalog import load_model
     from specdec_ref.models.weights import bytes_a_pass
 
     target = load_model(name, weights="q4") if weights == "q4" else load_model(name, "bfloat16", weights="full")
+    torch.set_num_threads(fastest_threads(target))
     adaptive = AdaptiveGamma.measure(target, gamma)
 
     def arm(engine: SpeculativeEngine) -> Arm:
@@ -78,7 +80,12 @@ def _ours(name: str, weights: str, gamma: int) -> tuple[dict[str, Arm], dict[str
         f"{weights} plain": arm(SpeculativeEngine(target)),
         f"{weights} lookup": arm(SpeculativeEngine(target, NGramDrafter(), adaptive)),
     }
-    facts = {"bytes_a_pass": bytes_a_pass(target), "relative_cost": adaptive.cost, "torch": torch.__version__}
+    facts = {
+        "bytes_a_pass": bytes_a_pass(target),
+        "relative_cost": adaptive.cost,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
     return arms, facts
 
 
@@ -121,7 +128,8 @@ def _transformers(name: str, lookups: Sequence[int]) -> tuple[dict[str, Arm], di
     arms = {"transformers plain": arm()}
     arms |= {f"transformers lookup {k}": arm(prompt_lookup_num_tokens=k) for k in lookups}
     weights = sum(p.nbytes for p in model.parameters())
-    return arms, {"bytes_a_pass": weights, "transformers": transformers.__version__, "torch": torch.__version__}
+    versions = {"transformers": transformers.__version__, "torch": torch.__version__}
+    return arms, {"bytes_a_pass": weights, "threads": torch.get_num_threads(), **versions}
 
 
 def _openvino(name: str) -> tuple[dict[str, Arm], dict[str, Any]]:

@@ -30,6 +30,7 @@ def demo(prompt: str | None, model: str, gamma: int, max_new_tokens: int, repeat
     Drafts are looked up in the text so far: no second model. Each prompt is first run before your eyes, then both
     ways are timed in turns for the ratio.
     """
+    import torch
     from rich.console import Console
 
     from specdec_ref.draft import NGramDrafter
@@ -37,11 +38,13 @@ def demo(prompt: str | None, model: str, gamma: int, max_new_tokens: int, repeat
     from specdec_ref.lab.prompts import prompt as built_in
     from specdec_ref.lab.race import race
     from specdec_ref.lab.tokens import COLOURS, MEANING
+    from specdec_ref.measure import fastest_threads
     from specdec_ref.models.catalog import load_model
 
     console = Console()
     with console.status(f"loading {model}"):
         target = load_model(model, dtype)
+        torch.set_num_threads(fastest_threads(target))
     plain = SpeculativeEngine(target)
     speculative = SpeculativeEngine(target, NGramDrafter(), gamma)
     scenes: dict[str, Any] = {name: built_in(id).messages for name, id in SCENES.items()}
