@@ -239,7 +239,7 @@ def test_nothing_to_compare_makes_no_picture(scripted):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--against", "vllm"], "give transformers, openvino"),
+        (["--against", "vllm"], "give transformers, openvino, llamacpp"),
         (["--weights", "int8"], "give q4, bf16"),
         (["--weights", ""], "--weights is empty"),
         (["--lookups", "a"], "whole numbers"),
@@ -301,6 +301,12 @@ def test_an_unknown_worker_is_refused():
 def test_a_worker_that_cannot_load_says_why():
     with pytest.raises(WorkerFailed, match="no model 'no-such-model'"):
         Worker("bf16", "no-such-model", 3, [3], 1)
+
+
+def test_llamacpp_without_node_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(WorkerFailed, match="npm install node-llama-cpp"):
+        Worker("llamacpp", "smollm2-135m", 3, [3], 1)
 
 
 @pytest.mark.model

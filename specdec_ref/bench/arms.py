@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ class Sample:
 
 
 Arm = Callable[[Sequence[int], int], Sample]
-WORKERS = ("q4", "bf16", "transformers", "openvino")
+WORKERS = ("q4", "bf16", "transformers", "openvino")  # llama.cpp is one, too, outside Python: llamacpp.mjs
 
 
 def make_arms(worker: str, model: str, gamma: int, lookups: Sequence[int]) -> tuple[dict[str, Arm], dict[str, Any]]:
@@ -93,7 +94,9 @@ def _transformers(name: str, lookups: Sequence[int]) -> tuple[dict[str, Arm], di
     import transformers
     from transformers import AutoModelForCausalLM, GenerationConfig
 
-    model: Any = AutoModelForCausalLM.from_pretrained(_folder(name), dtype=torch.bfloat16, local_files_only=True).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        model_folder(name), dtype=torch.bfloat16, local_files_only=True
+    ).eval()
 
     class FirstToken:
         """A streamer that notes when the first new token came; the prompt is put first."""
@@ -139,7 +142,7 @@ def _openvino(name: str) -> tuple[dict[str, Arm], dict[str, Any]]:
 
     from specdec_ref.models.catalog import GGUF_NAME
 
-    pipe = genai.LLMPipeline(str(_folder(name) / GGUF_NAME), "CPU")
+    pipe = genai.LLMPipeline(str(model_folder(name) / GGUF_NAME), "CPU")
 
     def run(ids: Sequence[int], n: int) -> Sample:
         config = genai.GenerationConfig()
@@ -157,7 +160,8 @@ def _openvino(name: str) -> tuple[dict[str, Arm], dict[str, Any]]:
     return {"openvino plain": run}, {"openvino-genai": genai.__version__}
 
 
-def _folder(name: str) -> Any:
+def model_folder(name: str) -> Path:
+    """Where a model's files lie."""
     from specdec_ref.models.catalog import CATALOG, fetch
     from specdec_ref.models.folder import find_folder
 

@@ -9,7 +9,13 @@ from typing import Any
 from specdec_ref.bench.arms import Sample
 from specdec_ref.proof.neartie import compare_greedy
 
-REFERENCE = {"q4": "q4 plain", "bf16": "bf16 plain", "transformers": "bf16 plain", "openvino": "q4 plain"}
+REFERENCE = {
+    "q4": "q4 plain",
+    "bf16": "bf16 plain",
+    "transformers": "bf16 plain",
+    "openvino": "q4 plain",
+    "llamacpp": "q4 plain",
+}
 """For each worker the arm whose tokens it should write, rounding aside: the same weights, decoded plainly."""
 
 

@@ -20,6 +20,7 @@ def comparisons(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("transformers plain", "q4 plain", "4-bit plain over transformers plain"),
         *((t, "q4 lookup", "4-bit lookup over transformers lookup") for t in theirs),
         ("openvino plain", "q4 plain", "4-bit plain over OpenVINO plain"),
+        ("llamacpp plain", "q4 plain", "4-bit plain over llama.cpp plain"),
         ("transformers plain", "bf16 plain", "bf16 plain over transformers plain"),
         ("bf16 plain", "bf16 lookup", "lookup's own share, bf16"),
         ("q4 plain", "q4 lookup", "lookup's own share, 4 bits"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from specdec_ref.bench.arms import Sample, make_arms
+from specdec_ref.bench.arms import Sample, make_arms, model_folder
+from specdec_ref.models.catalog import GGUF_NAME
 
 
 class WorkerFailed(RuntimeError):
@@ -28,10 +30,16 @@ class Worker:
 
     def __init__(self, worker: str, model: str, gamma: int, lookups: Sequence[int], threads: int | None) -> None:
         self.name = worker
-        request = json.dumps({"worker": worker, "model": model, "gamma": gamma, "lookups": list(lookups)})
+        request = {"worker": worker, "model": model, "gamma": gamma, "lookups": list(lookups), "threads": threads}
+        command = [sys.executable, "-m", "specdec_ref.bench.worker"]
+        if worker == "llamacpp":
+            if shutil.which("node") is None:
+                raise WorkerFailed("llamacpp: needs Node.js, and `npm install node-llama-cpp` in the folder you are in")
+            request["gguf"] = str(model_folder(model) / GGUF_NAME)
+            command = ["node", str(Path(__file__).with_name("llamacpp.mjs"))]
         environment = dict(os.environ) | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "specdec_ref.bench.worker", request],
+            [*command, json.dumps(request)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -101,7 +109,11 @@ def main() -> None:
         answers.flush()
 
     try:
+        import torch
+
         request = json.loads(sys.argv[1])
+        if request["threads"]:
+            torch.set_num_threads(request["threads"])
         arms, facts = make_arms(request["worker"], request["model"], request["gamma"], request["lookups"])
     except Exception as error:
         answer({"error": f"{type(error).__name__}: {error}"})

@@ -10,11 +10,15 @@ import click
 
 from specdec_ref.cli.options import model_option
 
-PEERS = ("transformers", "openvino")
+PEERS = ("transformers", "openvino", "llamacpp")
 
 
 @click.command(short_help="This engine against transformers or OpenVINO, in six domains.")
-@click.option("--against", default="", help="Peers, comma-separated: transformers, openvino (pip install '.[peers]').")
+@click.option(
+    "--against",
+    default="",
+    help="Comma-separated: transformers, openvino (pip install '.[peers]'), llamacpp (npm install node-llama-cpp).",
+)
 @click.option("--short", is_flag=True, help="Two prompts a domain, 32 tokens, once in each order: under 3 minutes.")
 @click.option("--weights", default="q4,bf16", show_default=True, help="Ours: q4, bf16, or both.")
 @click.option(
