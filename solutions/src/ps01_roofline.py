@@ -141,7 +141,7 @@ checks.datasheet(datasheet, ridge, points=3)
 
 # %% [markdown]
 # <details><summary>Hint 1</summary>Sparsity is about arithmetic. Which of the two numbers does it change?
-# <details><summary>Hint 2</summary>A dict from the unit to its bytes saves you three ifs: <code>{"TB/s": 10**12,
+# <details><summary>Hint 2</summary>A dict from the unit to its bytes saves you three ifs: <code>{"TB/s": 1e12,
 # ...}[row["unit"]]</code>.
 # </details></details>
 
