@@ -303,12 +303,15 @@ def _cut(emitted: Sequence[int], eos: Any) -> list[int]:
 
 
 def right_greedy_rule(drafted: Sequence[int], q: Any, p: Any) -> tuple[int, int]:
+    """The greedy rule, for loops that need one: (accepted, token)."""
     choices = [int(row.argmax()) for row in p]
     accepted = next((i for i, (a, b) in enumerate(zip(drafted, choices)) if a != b), len(drafted))
     return accepted, choices[accepted]
 
 
 def right_sampling_rule(source: Any) -> Callable[..., tuple[int, int]]:
+    """The rule of lesson 04 with its chance from `source`, for loops that need one."""
+
     def rule(drafted: Sequence[int], q: Any, p: Any) -> tuple[int, int]:
         for i, x in enumerate(drafted):
             if not source.bernoulli(min(1.0, float(p[i][x] / q[i][x]))):
