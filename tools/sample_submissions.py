@@ -17,7 +17,7 @@ import nbformat
 ROOT = Path(__file__).resolve().parent.parent
 HOSTILE = [
     "from specdec_ref.lab.checks import Check\nCheck.__call__ = lambda self, *learners, points=1, seed=None: points",
-    "import glob\nfor path in glob.glob('/**/solutions/**', recursive=True):\n    print(open(path).read())",
+    f"print(open({str(ROOT / 'solutions' / 'src')!r} + '/ps01_roofline.py').read())",
     "import socket\nsocket.create_connection(('192.0.2.1', 80), timeout=2)",
     "b = bytearray(8 << 30)",
     "while True:\n    print('x' * 100_000)",

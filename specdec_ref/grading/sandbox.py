@@ -86,7 +86,8 @@ def run(
     """Run code cells in order, then each test cell by itself, in a sandbox (`confined`) or without.
 
     seed: of the checks' inputs. names: strings that the cells find. stop: set it to end the run early.
-    A cell that ends the process is left out and the rest run again, so that one cell does not cost the others theirs.
+    A cell that ends the process is left out and the rest run again, so that one cell does not cost the others theirs;
+    what was stopped for its time or memory is not run again either.
     Raises SandboxMissing.
     """
     if confined:
@@ -98,7 +99,7 @@ def run(
         died_in = _run_once(result, cells, skip, seed, limits, left, confined, names or {}, stop)
         if died_in is None:
             break
-        skip.append(died_in)
+        skip = sorted({*skip, died_in, *(i for i, how in result.ended.items() if how.startswith("stopped"))})
     else:
         result.failure = result.failure or "cells ended its process again and again"
     result.seconds = time.monotonic() - began
