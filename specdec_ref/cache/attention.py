@@ -11,7 +11,7 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = Non
 
     q: `[n_kv_heads, rows, head_dim]`; queries that share a key head are rows of it.
     keys, values: `[n_kv_heads, length, head_dim]`.
-    mask: `[rows, length]`, True where a row may look, or numbers to add to the scores; None hides nothing.
+    mask: `[rows, length]`, True where a row may look, or 0 there and -inf elsewhere; None hides nothing.
     Source: Vaswani et al. 2017 (arXiv 1706.03762), equation 1; Ainslie et al. 2023 (arXiv 2305.13245) for shared heads.
     """
     return F.scaled_dot_product_attention(q[None], keys[None], values[None], attn_mask=mask)[0]

@@ -77,8 +77,8 @@ def paged_attention(
     """`specdec_ref.cache.attention.paged_attention` without the gathered copy; scores and sums in float32.
 
     q: `[n_kv_heads, rows, head_dim]`; keys, values: `[n_kv_heads, num_blocks, block_size, head_dim]`; table:
-    `[n_blocks]`; mask: `[rows, length]` or None. One program for each key head and 16 rows of q: a single sequence
-    with few key heads leaves most of a large GPU idle.
+    `[n_blocks]`; mask: `[rows, length]`, True where a row may look (or 0 there and -inf elsewhere), or None. One
+    program for each key head and 16 rows of q: a single sequence with few key heads leaves most of a large GPU idle.
     Raises TypeError for float64, which it would not be exact in.
     Source: Kwon et al. 2023 (arXiv 2309.06180), section 5.1; the running softmax is Milakov and Gimelshein 2018
     (arXiv 1805.02867).
@@ -92,7 +92,7 @@ def paged_attention(
         keys.contiguous(),
         values.contiguous(),
         table,
-        None if mask is None else mask.to(torch.uint8).contiguous(),
+        None if mask is None else (mask if mask.dtype == torch.bool else mask == 0).to(torch.uint8).contiguous(),
         out,
         rows,
         length,
