@@ -363,6 +363,8 @@ HTML(claims_html(3, 4, 6, 7, 14, 32, 39))
 # - Batching climbs the same slope, so it competes with speculation for the same slack; caches are not shared.
 # - A roofline is a limit. Measure before you promise, and count the framework's overhead apart.
 #
+# **Problem set.** [ps01-roofline](../exercises/ps01-roofline/ps01-roofline.ipynb), with a check below each part.
+#
 # **Exercises.** (a) Find the chip in the table on which 16-bit decode leaves the most arithmetic unused. (b) By hand, then
 # with `step_time`: how long is a prompt before its prefill on an H100 turns compute-bound? (c) `mixtral-8x7b` in section
 # 4: why does its verification cost more than that of a dense model?

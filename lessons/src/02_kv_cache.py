@@ -409,6 +409,8 @@ HTML(claims_html(8, 9, 10, 11, 40))
 # - Caches are not shared by a batch: users and context are limited by memory, and by its bandwidth.
 # - Reserving for the longest wastes most of it.
 #
+# **Problem set.** [ps02-kv-sizing](../exercises/ps02-kv-sizing/ps02-kv-sizing.ipynb), with a check below each part.
+#
 # **Exercises.** (a) Write `my_bytes_per_token` for a model with windows in some layers, and test it on `gemma-3-27b` with
 # `kv_bytes`. (b) At which context are the caches of 32 users of Llama-3-8B as large as its weights? By hand, then by code.
 # (c) `SmolLM2` in section 2: measure up to 1,024 tokens. Which power of the length does the time without a cache follow?

@@ -863,6 +863,8 @@ print(f"transformers {transformers.__version__}, _speculative_sampling: the test
 #   takes several hundred thousand draws.
 # - Exact is meant for the p that was computed. Rounding moves p; list the near-ties, and call the rest bugs.
 #
+# **Problem set.** [ps04-rejection-sampling](../exercises/ps04-rejection-sampling/ps04-rejection-sampling.ipynb), with a check below each part.
+#
 # **Exercises.** (1) Write a rule that takes the *likelier of two* sampled drafts, and find its law by enumeration for
 # p = q = (.6, .4). (2) Point the test of section 7 at `transformers.generation.utils._speculative_sampling`: feed it
 # log-probabilities of `target_law` and `draft_law`, and choose the number of draws by the fault that you want to find.

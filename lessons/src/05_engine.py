@@ -779,6 +779,8 @@ HTML(claims_html(*range(20, 28)))
 #   the target draft for itself: everything must be accepted.
 # - Compare caches with a fresh prefill, laws by enumeration, ends at every place of a block. A friendly text proves little.
 #
+# **Problem set.** [ps05-engine](../exercises/ps05-engine/ps05-engine.ipynb), with a check below each part.
+#
 # **Exercises.** (a) Give your loop a stop *string*, and test it at every offset inside a block; then compare with
 # `stop=` of the engine. (b) Let `lookup` try three tokens first, then two, then one. On which of the course's prompts does
 # it save passes? (c) Plant a bug of your own, and find the cheapest of this lesson's checks that sees it.
