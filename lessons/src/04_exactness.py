@@ -801,8 +801,8 @@ for what, guess, found in (
 #
 # <details><summary>Nothing, p is what we want</summary>The likely mistake: p is what the <i>whole</i> step has to give. The
 # kept drafts have delivered min(p, q) already. A correction from p delivers a part of that again.</details>
-# <details><summary>Tokens that the draft likes too much come too often</summary>Yes: min(p, q) + (1 - beta) p instead of
-# min(p, q) + max(0, p - q). In section 6 that was 40% instead of 60% for token 0.</details>
+# <details><summary>Tokens that the draft likes enough come too often</summary>Yes: min(p, q) + (1 - beta) p instead of p,
+# which is too much wherever q > beta p. In section 6 token 0, with less than that, got 40% instead of 60%.</details>
 #
 # **3. Your test draws 10,000 tokens and passes, p-value 0.4. What do you know?**
 #
