@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -72,6 +72,7 @@ class World:
         before, error, result = self.snapshot(), None, None
         try:
             result = self.functions[name](self.pool, *arguments)
+            result = list(result) if isinstance(result, Iterator) else result  # it can be read only once
         except NotImplementedError:
             raise
         except Exception as raised:  # whatever the learner's code raises

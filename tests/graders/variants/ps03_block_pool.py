@@ -417,6 +417,18 @@ def mended_start(pool, prompt):
 """,
     },
     "another allocate, with arguments of its own": {
+        "fork": """
+fork = lambda pool, table: [pool.refs.__setitem__(b, pool.refs[b] + 1) or b for b in table]
+""",
+        "append_cow": """
+def append_cow(pool, table, length, n):
+    size, old = pool.block_size, table[-1] if table else None
+    copy = length % size != 0 and n > 0 and pool.refs[old] > 1
+    new = allocate(pool, -(-(length + n) // size) - len(table) + copy)
+    table[len(table) - copy :] = new
+    pool.refs[old or 0] -= copy
+    return zip([old] * copy, new)
+""",
         "allocate": """
 def allocate(pool, n, *, keep=0):
     free = len(pool.free) - keep
@@ -436,7 +448,7 @@ def allocate(pool, n, *, keep=0):
 def append(pool, table, length, n):
     total, rest = divmod(length + n, pool.block_size)
     table += allocate(pool, total + (rest > 0) - len(table), keep=0)
-    return [table[p // pool.block_size] * pool.block_size + p % pool.block_size for p in range(length, length + n)]
+    return (table[p // pool.block_size] * pool.block_size + p % pool.block_size for p in range(length, length + n))
 """,
     },
 }
