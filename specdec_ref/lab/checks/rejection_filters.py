@@ -132,7 +132,10 @@ def _two_nuclei(rng: random.Random) -> tuple[Law, Law, Fraction]:
         p, q, mass = random_law(rng, 5), random_law(rng, 5), Fraction(2 * rng.randrange(40, 58) + 1, 128)
         a, b = set(_nucleus(p, mass)), set(_nucleus(q, mass))
         shared = [x for x in a & b if _cut(p, mass)[x] < _cut(q, mass)[x]]
-        if 2 <= len(a) < 5 and 2 <= len(b) < 5 and a - b and b - a and shared and len(set(p)) == len(set(q)) == 5:
+        untied = len(set(p)) == len(set(q)) == 5
+        if not (untied and shared and a - b and b - a and 2 <= len(a) < 5 and 2 <= len(b) < 5):
+            continue
+        if len(_nucleus(_cut(q, mass), mass)) < len(b):  # a second filter takes more
             return p, q, mass
 
 
