@@ -247,9 +247,12 @@ class Snapshot:
             for key, value in entries.items():
                 works = callable(value) or isinstance(value, types.ModuleType)
                 # Other libraries keep counters and caches at their top level; those may go on.
-                if vars(module).get(key, self) is not value and (works or name.startswith("specdec_ref")):
+                now = vars(module).get(key, self)
+                if now is not value and (works or name.startswith("specdec_ref")):
                     vars(module)[key] = value
-                    if works and not key.startswith("__"):
+                    # PyTorch wraps functions of its own when parts of it load: nobody has to look at that.
+                    by_itself = name.split(".")[0] == "torch" == str(getattr(now, "__module__", "")).split(".")[0]
+                    if works and not key.startswith("__") and not by_itself:
                         yield f"{name}.{key}"
 
     def _classes(self) -> Iterator[str]:
