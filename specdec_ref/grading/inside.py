@@ -187,7 +187,8 @@ def make_shell(names: dict[str, str]) -> Any:
     config.InteractiveShell.xmode = "Context"
     config.InteractiveShell.autocall = 0
     shell = InteractiveShell.instance(config=config)
-    shell._tee = lambda channel: contextlib.nullcontext()  # it would keep all that is printed, without a limit
+    # It would keep all that is printed, without a limit.
+    setattr(shell, "_tee", lambda channel: contextlib.nullcontext())  # noqa: B010
     shell.user_ns.update(names)
     return shell
 
