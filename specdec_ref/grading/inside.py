@@ -118,9 +118,9 @@ def main() -> None:
     shell = make_shell(job["names"])
     load_trusted([c["source"] for c in job["cells"] if c["trusted"]])
     snapshot = Snapshot()
-    quiet = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(quiet, fd)
+    with open(os.devnull, "r+b") as quiet:
+        for fd in (0, 1, 2):
+            os.dup2(quiet.fileno(), fd)
     send("ready")
     limits, runner = job["limits"], os.getpid()
     for cell in job["cells"]:
@@ -334,6 +334,7 @@ def run_cell(shell: Any, source: str, limits: dict[str, int]) -> tuple[list[dict
 
 
 def describe(error: BaseException, limits: dict[str, int]) -> str:
+    """How a cell ended that raised `error`, in a few words; "error" for an ordinary one."""
     if isinstance(error, TimeUp):
         return f"stopped after {limits['cell_s']} s"
     if isinstance(error, MemoryError):
