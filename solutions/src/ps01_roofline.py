@@ -148,7 +148,7 @@ checks.datasheet(datasheet, ridge, points=3)
 # %% tags=["raises-exception"]
 rows = [
     {"name": "H100 SXM", "tflops": 1979.0, "with_sparsity": True, "bandwidth": 3.35, "unit": "TB/s"},
-    {"name": "L4", "tflops": 242.0, "with_sparsity": True, "bandwidth": 300, "unit": "GB/s"},
+    {"name": "A100 SXM", "tflops": 312.0, "with_sparsity": False, "bandwidth": 2039, "unit": "GB/s"},
     {"name": "TPU v5e", "tflops": 197.0, "with_sparsity": False, "bandwidth": 800, "unit": "GiB/s"},
 ]
 for row in rows:
@@ -196,7 +196,8 @@ checks.utilisation(utilisation, points=1)
 def pass_time(flop, nbytes, chip):
     """The least time of a pass that computes `flop` FLOP and moves `nbytes` bytes.
 
-    Returns the pair (seconds, "memory") or (seconds, "compute"), by what takes longer.
+    Returns the pair (seconds, "memory") or (seconds, "compute"), by what takes longer; "compute" if both take equally
+    long.
     """
     ### BEGIN SOLUTION
     memory, compute = nbytes / chip.bandwidth, flop / chip.rate
@@ -214,7 +215,7 @@ checks.pass_time(pass_time, points=2)
 #
 # Now two questions that it answers. The functions below get `work` as their first argument. It is called as yours is:
 # `work(model, n_tokens, batch, context)`. When your code is checked it is one that is right, so a slip in part 1
-# costs you nothing here.
+# costs you nothing here. A slip in `pass_time` does, if you call it: put it right first.
 #
 # - **How fast can plain decoding be?** A step gives each sequence of the batch one token. Count the tokens of all
 #   sequences.
@@ -277,7 +278,8 @@ for batch in (1, 4, 16, 64, 256):
 # memory: from there on the pass is compute-bound, and each further token costs its time. Which batch is it? Sometimes
 # there is none, since each sequence brings a cache of its own to read.
 #
-# You may search for it or solve for it. Where there is such a batch in the checks, it is below 10,000.
+# You may search for it or solve for it. Where there is such a batch in the checks, it is below 10,000. The
+# `work` that your function gets may be called a million times; then the check says that your search does not end.
 
 
 # %% solve="compute_bound_batch"
@@ -312,12 +314,16 @@ checks.compute_bound_batch(compute_bound_batch, points=3)
 # What you built, in one table: where the batch of plain decoding turns, and the batch of a verification of 5 drafts.
 
 # %% tags=["raises-exception"]
+# stop_endless hands on what your work says, and raises an error after a million calls, so that no search runs forever.
 print(f"{'context':>7} {'decode':>8} {'verify 5':>9}")
 for context in (0, 256, 512, 1024, 2048, 4096):
     plain, check = (compute_bound_batch(checks.stop_endless(work), llama, h100, n, context) for n in (1, 6))
     print(f"{context:7,} {plain or 'never':>8} {check or 'never':>9}")
 
 # %% [markdown]
+# The lesson's section 4 has a batch of 453 at a context of 512, and 965 at 1,024: a little smaller than yours. It
+# counts attention's own arithmetic as well, which we left out in part 1, and with it the arithmetic catches up sooner.
+#
 # And as a picture: the price of a verification against the batch, for three contexts. Where a line leaves 1, the
 # slack that speculation lives on is used up. (Take `small` for `llama`, another chip or more drafts, and look again.)
 
@@ -354,8 +360,8 @@ def colleagues_free_drafts(chip, batch, bytes_per_weight):
 
     Caches are left out: a pass reads the weights, and nothing else moves. 0 where no draft is free.
     """
-    ridge = chip.rate / chip.bandwidth
-    tokens = ridge * bytes_per_weight / 2  # tokens in a pass at which the arithmetic takes as long as the reading
+    flop_per_byte = chip.rate / chip.bandwidth
+    tokens = flop_per_byte * bytes_per_weight / 2  # in a pass whose arithmetic takes as long as its reading
     return max(0, int(tokens) - batch)
 
 

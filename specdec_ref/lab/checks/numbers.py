@@ -53,14 +53,32 @@ def number_text(value: Number) -> str:
     return f"{float(value):.7g}"
 
 
+def looks_rounded(number: Number, right: Number) -> bool:
+    """Whether `number` is `right` cut or rounded to at most six decimals."""
+    if near(number, right) or not math.isfinite(number):
+        return False
+    return number == math.floor(right) or any(number == round(float(right), digits) for digits in range(7))
+
+
+def _how_far(number: float, right: Number) -> str:
+    """In what measure a wrong positive number is off, or that it is the right one, rounded."""
+    if looks_rounded(number, right):
+        return "is it rounded? Return the number in full: no round, no int, / and not //."
+    if number <= 0 or right <= 0:
+        return ""
+    ratio = float(number) / float(right)
+    side = "large" if ratio > 1 else "small"
+    if 0.99 < ratio < 1.01:
+        return f"nearly: too {side} by {number_text(abs(float(number) - float(right)))}."
+    return f"{max(ratio, 1 / ratio):.4g} times too {side}."
+
+
 def compare(what: str, got: Any, right: Number, given: Any = None, slips: Slips = ()) -> None:
     """Raise CheckFailed unless the learner's `got` is `right`, with the slip that leads there, or how far off it is."""
     number = as_number(got, what, given)
     if near(number, right):
         return
     mistake = next((why for value, why in slips if near(number, value) and not near(value, right)), "")
-    ratio = float(number) / float(right) if number > 0 and right > 0 else 0.0
-    if ratio and not mistake:
-        mistake = f"{max(ratio, 1 / ratio):.4g} times too {'large' if ratio > 1 else 'small'}."
+    mistake = mistake or _how_far(number, right)
     shown = {"got": number_text(number), "expected": number_text(right)}
     raise wrong(f"{what} came out wrong.", given=given, mistake=mistake, **shown)

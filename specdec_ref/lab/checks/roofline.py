@@ -4,7 +4,8 @@ The right values come from counting in fractions what happens in a pass, and fro
 too many, one less too few), not from the formulas that learners are to find.
 """
 
-from specdec_ref.lab.checks.roofline_batch import compute_bound_batch, counterexample, free_drafts
+from specdec_ref.lab.checks.roofline_batch import compute_bound_batch
+from specdec_ref.lab.checks.roofline_bug import counterexample, free_drafts
 from specdec_ref.lab.checks.roofline_model import Chip, Model, stop_endless
 from specdec_ref.lab.checks.roofline_time import pass_time, tokens_per_second, verify_cost
 from specdec_ref.lab.checks.roofline_work import datasheet, utilisation, work

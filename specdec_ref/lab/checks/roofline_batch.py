@@ -1,4 +1,4 @@
-"""Problem set 01, parts 4 and 5: the batch at which a pass turns compute-bound, and the bug in given code."""
+"""Problem set 01, part 4: the batch at which a pass turns compute-bound."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import math
 import random
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 from specdec_ref.lab.checks import Check, wrong
-from specdec_ref.lab.checks.numbers import as_number, as_numbers, near, number_text
+from specdec_ref.lab.checks.numbers import as_number, near, number_text
 from specdec_ref.lab.checks.roofline_model import (
+    H100,
+    LLAMA,
+    NOT_H100,
+    NOT_LLAMA,
     Chip,
     Model,
     draw_chip,
     draw_model,
     given_text,
-    pass_seconds,
     ridge_tokens,
     right_work,
     seconds_of,
@@ -44,6 +46,35 @@ def _crossing(model: Model, chip: Chip, n_tokens: int, context: int) -> Fraction
     return None if gain <= 0 else 1 - lead(1) / gain
 
 
+def _slips(model: Model, chip: Chip, n: int, context: int) -> list[tuple[Fraction | None, str]]:
+    """Batches, not rounded, that known mistakes lead to."""
+    ridge = Fraction(chip.rate) / Fraction(chip.bandwidth)
+    one = _crossing(model, chip, 1, context)
+
+    def moving(tokens: int) -> Fraction | None:
+        """With the keys and values of `tokens` tokens a sequence in place of context + n: all else is scaled up."""
+        scaled = model._replace(weights=model.weights * (context + n), kv_bytes=model.kv_bytes * tokens)
+        return _crossing(scaled, chip, n, context)
+
+    written = (
+        "the keys and values of all new tokens are written: count them beside those of the context, which are read."
+    )
+    slips = [
+        (moving(context), written),
+        (moving(context + 1), written),
+        (moving(0), "the caches are read as well, each sequence its own."),
+        (moving(n), "the keys and values of the context are read as well, each sequence its own."),
+        (one, "n_tokens tokens of each sequence are in the pass, not one."),
+        (one and one / n, "the n_tokens tokens of a sequence share its cache: do not divide the batch for one token."),
+        (ridge / n, "the ridge is in FLOP a byte: a weight takes bytes_per_weight bytes and gives 2 FLOP a token."),
+        (ridge, "the ridge is in FLOP a byte, and a batch is in sequences."),
+        (_crossing(LLAMA, chip, n, context), NOT_LLAMA),
+        (_crossing(model, H100, n, context), NOT_H100),
+        (_crossing(LLAMA, H100, n, context), f"{NOT_LLAMA} And so for h100 and `chip`."),
+    ]
+    return slips if n > 1 else [slip for slip in slips if slip[0] is not one]
+
+
 def _look_at_batch(
     compute_bound_batch: Callable, model: Model, chip: Chip, n_tokens: int, context: int, right: int | None
 ) -> None:
@@ -61,13 +92,10 @@ def _look_at_batch(
             )
         return
     if got is None:
-        raise wrong(
-            "There is such a batch.",
-            given=given,
-            got="None",
-            expected=right,
-            mistake="did your search stop too early, or did the function forget to return?",
-        )
+        mistake = "does your search stop too early, or does the function not reach its return?"
+        if _crossing(model, chip, 1, context) is None:
+            mistake += " Or was it one token of each sequence? For one there is none, but here n_tokens share a cache."
+        raise wrong("There is such a batch.", given=given, got="None", expected=right, mistake=mistake)
     number = as_number(got, "The batch", given)
     if number != int(number):
         raise wrong(
@@ -79,60 +107,101 @@ def _look_at_batch(
         )
     if near(number, right, 1e-9):
         return
-    free = _crossing(model._replace(kv_bytes=0), chip, n_tokens, 0)
-    one = _crossing(model, chip, 1, context)
-    ridge = Fraction(chip.rate) / Fraction(chip.bandwidth)
+    exact = _crossing(model, chip, n_tokens, context)
     mistake = ""
-    slips: list[tuple[Fraction | None, str]] = [
-        (free, "the caches are read as well, each sequence its own."),
-        (one, "n_tokens tokens of each sequence are in the pass, not one."),
-        (
-            ridge / n_tokens,
-            "the ridge is in FLOP a byte: a weight takes bytes_per_weight bytes and gives 2 FLOP a token.",
-        ),
-        (ridge, "the ridge is in FLOP a byte, and a batch is in sequences."),
-    ]
     if number < 1:
         mistake = "a batch has at least one sequence."
+    elif number == right + 1 and exact == right:
+        mistake = (
+            f"at {right} both take equally long, and *at least* as long is compute-bound: >= and not >, and ceil(x) "
+        )
+        mistake += "rather than int(x) + 1."
     elif number in (right - 1, right + 1):
         mistake = "off by one: the smallest batch at which arithmetic takes at least as long as memory."
-    else:
-        for crossing, why in slips:
-            if crossing is not None and number in (math.ceil(crossing), math.floor(crossing)):
+    if not mistake or (abs(number - right) == 1 and exact != right):
+        for crossing, why in _slips(model, chip, n_tokens, context):
+            if crossing is not None and number == max(1, math.ceil(crossing)) != right:
                 mistake = why
                 break
+            if crossing is not None and not mistake and number == math.floor(crossing):
+                mistake = why
     raise wrong("The batch came out wrong.", given=given, got=number_text(number), expected=right, mistake=mistake)
 
 
 def _draw_crossing(
-    rng: random.Random, n_tokens: Callable[[], int], context: Callable[[], int]
+    rng: random.Random,
+    model: Callable[[Chip, int, int], Model],
+    n_tokens: range,
+    context: range,
+    fraction: float,
+    top: int,
 ) -> tuple[Model, Chip, int, int, int]:
-    """A model, a chip, tokens and context for which a batch below 10,000 is the answer, and not by a hair."""
+    """A model, chip, tokens and context that some batch makes compute-bound; known slips lead elsewhere.
+
+    fraction: by how much the batch, not rounded, lies above a whole number, give or take 0.2. Below 0.5, rounding to
+    the nearest goes wrong; above it, cutting off and adding nothing is not the same slip.
+    """
     while True:
-        model, chip, n, s = draw_model(rng), draw_chip(rng), n_tokens(), context()
-        crossing = _crossing(model, chip, n, s)
-        if crossing is None or not 1.5 < crossing < 2000 or abs(crossing - round(crossing)) < Fraction(1, 10_000):
+        chip, n, s = draw_chip(rng), rng.choice(n_tokens), rng.choice(context)
+        drawn = model(chip, n, s)
+        crossing = _crossing(drawn, chip, n, s)
+        if crossing is None or not 3 < crossing < top or abs(crossing % 1 - Fraction(fraction)) > Fraction(1, 5):
             continue
         right = math.ceil(crossing)
-        if _computes(model, chip, n, right, s) and not _computes(model, chip, n, right - 1, s):
-            return model, chip, n, s, right
+        unwritten = _slips(drawn, chip, n, s)[0][0]
+        if unwritten is None or math.ceil(unwritten) + 1 >= right:
+            continue
+        if _computes(drawn, chip, n, right, s) and not _computes(drawn, chip, n, right - 1, s):
+            return drawn, chip, n, s, right
+
+
+def _with_caches(rng: random.Random, shares: tuple[float, float]) -> Callable[[Chip, int, int], Model]:
+    """Draws models whose cache takes a share of the time that the arithmetic of a sequence takes."""
+
+    def model(chip: Chip, n: int, s: int) -> Model:
+        drawn = draw_model(rng)._replace(weights=rng.randrange(1, 20) * 10**8)  # so that a token's cache is not huge
+        covered = 2 * drawn.weights * n * chip.bandwidth / chip.rate / (s + n)
+        return drawn._replace(kv_bytes=math.ceil(covered * rng.uniform(*shares)))
+
+    return model
 
 
 def _batch_with_short_context(compute_bound_batch: Callable, rng: random.Random) -> None:
-    for _ in range(2):
-        _look_at_batch(compute_bound_batch, *_draw_crossing(rng, lambda: rng.randrange(1, 4), lambda: 0))
+    for fraction in (0.25, 0.75):
+        drawn = _draw_crossing(rng, _with_caches(rng, (0.05, 0.4)), range(1, 4), range(1), fraction, 2000)
+        _look_at_batch(compute_bound_batch, *drawn)
 
 
 def _batch_with_caches(compute_bound_batch: Callable, rng: random.Random) -> None:
-    for _ in range(2):
-        while True:
-            model, chip, n, context, right = _draw_crossing(
-                rng, lambda: rng.randrange(1, 8), lambda: rng.randrange(100, 2000)
-            )
-            free = _crossing(model._replace(kv_bytes=0), chip, n, 0)
-            if free is not None and math.ceil(free) + 1 < right:
-                break
-        _look_at_batch(compute_bound_batch, model, chip, n, context, right)
+    """Few earlier tokens in the second case, so that the written ones count."""
+    for fraction, context in ((0.25, range(100, 2000)), (0.75, range(5, 60))):
+        drawn = _draw_crossing(rng, _with_caches(rng, (0.3, 0.8)), range(2, 8), context, fraction, 2000)
+        _look_at_batch(compute_bound_batch, *drawn)
+
+
+def _batch_far_away(compute_bound_batch: Callable, rng: random.Random) -> None:
+    """Near the 10,000 that the text names."""
+    while True:
+        model, chip, n, s = draw_model(rng), draw_chip(rng), rng.randrange(2, 7), rng.randrange(500, 4000)
+        covered = Fraction(2 * model.weights * n) * Fraction(chip.bandwidth) / Fraction(chip.rate)
+        missing = model.weights * Fraction(model.bytes_per_weight) / rng.randrange(9_300, 9_800)
+        model = model._replace(kv_bytes=round((covered - missing) / (s + n)))
+        crossing = _crossing(model, chip, n, s)
+        if crossing is not None and 9_100 < crossing < 9_900 and 0.1 < crossing % 1 < 0.9 and model.kv_bytes > 0:
+            break
+    _look_at_batch(compute_bound_batch, model, chip, n, s, math.ceil(crossing))
+
+
+def _batch_at_a_tie(compute_bound_batch: Callable, rng: random.Random) -> None:
+    """Arithmetic and memory take equally long at a whole batch; all in powers of two, so that nothing has to round.
+
+    With n_tokens = 2 and a cache that takes half of the arithmetic's time, batch = ridge * bytes_per_weight / 2.
+    """
+    ridge, bandwidth, kv, tokens = (2 ** rng.randrange(*powers) for powers in ((6, 10), (38, 43), (14, 19), (6, 12)))
+    size = rng.choice([1, 2, 4])
+    model = Model(ridge * kv * tokens // 2, size, kv)
+    chip = Chip(float(ridge * bandwidth), float(bandwidth))
+    _look_at_batch(compute_bound_batch, model, chip, 2, tokens - 2, ridge * size // 2)
 
 
 def _batch_never(compute_bound_batch: Callable, rng: random.Random) -> None:
@@ -147,121 +216,19 @@ def _batch_never(compute_bound_batch: Callable, rng: random.Random) -> None:
 
 def _batch_of_one_is_enough(compute_bound_batch: Callable, rng: random.Random) -> None:
     model, chip = draw_model(rng)._replace(weights=7 * 10**9, kv_bytes=131_072), draw_chip(rng)
-    n_tokens = math.ceil(ridge_tokens(model, chip) * 1.5) + 20
-    _look_at_batch(compute_bound_batch, model, chip, n_tokens, 0, 1)
+    for factor in (1.5, 5):
+        n_tokens = math.ceil(ridge_tokens(model, chip) * factor) + 20
+        _look_at_batch(compute_bound_batch, model, chip, n_tokens, 0, 1)
 
 
 compute_bound_batch = Check(
-    "compute_bound_batch", [_batch_with_short_context, _batch_with_caches, _batch_never, _batch_of_one_is_enough]
+    "compute_bound_batch",
+    [
+        _batch_with_short_context,
+        _batch_with_caches,
+        _batch_never,
+        _batch_of_one_is_enough,
+        _batch_far_away,
+        _batch_at_a_tie,
+    ],
 )
-
-
-def _colleague(chip: Chip, batch: int, bytes_per_weight: float) -> int:
-    """What the notebook's given function computes."""
-    ridge = chip.rate / chip.bandwidth
-    tokens = ridge * bytes_per_weight / 2
-    return max(0, int(tokens) - batch)
-
-
-def _is_free(chip: Chip, gamma: int, batch: int, bytes_per_weight: float) -> bool:
-    """Whether a pass over gamma + 1 tokens takes no longer than one over a single token, for any number of weights."""
-    model = Model(1, bytes_per_weight, 0)
-    return pass_seconds(model, chip, gamma + 1, batch, 0) <= pass_seconds(model, chip, 1, batch, 0)
-
-
-def _free_drafts(chip: Chip, batch: int, bytes_per_weight: float) -> int:
-    gamma = 0
-    step = 1
-    while _is_free(chip, gamma + step, batch, bytes_per_weight):
-        gamma, step = gamma + step, 2 * step
-    while step:
-        if _is_free(chip, gamma + step, batch, bytes_per_weight):
-            gamma += step
-        else:
-            step //= 2
-    return gamma
-
-
-def _a_real_counterexample(counterexample: Callable, rng: random.Random) -> None:
-    value = counterexample()
-    expected = "(Chip(rate, bandwidth), batch, bytes_per_weight)"
-    if isinstance(value, (str, bytes, dict)) or not hasattr(value, "__len__") or len(value) != 3:
-        raise wrong("Three things are wanted.", got=value, expected=expected)
-    chip_given, batch_given, size_given = value
-    rate, bandwidth = as_numbers(chip_given, ["rate", "bandwidth"])
-    batch, size = as_number(batch_given, "The batch"), as_number(size_given, "bytes_per_weight")
-    if batch != int(batch) or batch < 1 or batch > 10**6:
-        raise wrong("The batch has to be a whole number from 1 to 1,000,000.", got=batch)
-    if not all(math.isfinite(x) and x > 0 for x in (rate, bandwidth, size)) or rate / bandwidth * size > 10**7:
-        raise wrong(
-            "Rate, bandwidth and bytes of a weight have to be positive, and the ridge a sensible number.", got=value
-        )
-    chip, batch = Chip(rate, bandwidth), int(batch)
-    right, theirs = _free_drafts(chip, batch, size), _colleague(chip, batch, size)
-    if right == theirs:
-        raise wrong(
-            "The function is right there.",
-            given=given_text(chip=chip, batch=batch, bytes_per_weight=size),
-            got=f"free_drafts gives {theirs}",
-            expected=f"an input on which it does not give what is right, and {right} is right here",
-            mistake="a batch of 1 does not show it: there its two lines agree with the truth." if batch == 1 else "",
-        )
-
-
-counterexample = Check("counterexample", [_a_real_counterexample])
-
-
-def _look_at_free(repaired: Callable, chip: Chip, batch: int, size: float) -> None:
-    given = given_text(chip=chip, batch=batch, bytes_per_weight=size)
-    right = _free_drafts(chip, batch, size)
-    ridge = Fraction(chip.rate) / Fraction(chip.bandwidth)
-    tokens = ridge * Fraction(size) / 2
-    got = as_number(repaired(chip, batch, size), "The number of free drafts", given)
-    if got == right:
-        return
-    slips: list[tuple[Any, str]] = [
-        (-1, "less than nothing is never free: where even a plain step is compute-bound, no draft is."),
-        (_colleague(chip, batch, size), "that is what the given function says."),
-        (int(tokens) - batch, "that is what the given function says, below 0 even."),
-        (
-            int(tokens) // batch,
-            "one too many: a sequence has gamma + 1 tokens in the pass, its last token beside the drafts. Round down.",
-        ),
-        (int(tokens) - 1, "each sequence of the batch has its own drafts in flight."),
-        (max(0, int(ridge / batch) - 1), "a weight takes bytes_per_weight bytes and gives 2 FLOP a token."),
-        (max(0, int(tokens - batch) // batch - 1), "the +1 was counted twice."),
-    ]
-    if got != int(got):
-        raise wrong("A number of drafts is whole.", given=given, got=got, expected=right, mistake="round down.")
-    mistake = next((why for value, why in slips if got == value), "")
-    raise wrong(
-        "The number of free drafts came out wrong.", given=given, got=number_text(got), expected=right, mistake=mistake
-    )
-
-
-def _draw_free(rng: random.Random, batch: Callable[[float], int]) -> tuple[Chip, int, float]:
-    """A chip, batch and size of weights for which the limit is no matter of rounding."""
-    while True:
-        chip, size = draw_chip(rng), rng.choice([2, 1, 0.5, 0.5625])
-        tokens = chip.rate / chip.bandwidth * size / 2
-        b = batch(tokens)
-        if abs(tokens / b - round(tokens / b)) > 1e-6:
-            return chip, b, size
-
-
-def _free_for_one(repaired: Callable, rng: random.Random) -> None:
-    for _ in range(3):
-        _look_at_free(repaired, *_draw_free(rng, lambda tokens: 1))
-
-
-def _free_for_some(repaired: Callable, rng: random.Random) -> None:
-    for _ in range(5):
-        _look_at_free(repaired, *_draw_free(rng, lambda tokens: rng.randrange(2, max(3, int(tokens / 2)))))
-
-
-def _free_for_too_many(repaired: Callable, rng: random.Random) -> None:
-    for _ in range(4):
-        _look_at_free(repaired, *_draw_free(rng, lambda tokens: max(2, round(tokens * rng.uniform(0.55, 3)))))
-
-
-free_drafts = Check("free_drafts", [_free_for_one, _free_for_some, _free_for_too_many])

@@ -31,6 +31,13 @@ PassWork = Callable[[Model, int, int, int], tuple[Any, Any]]
 REAL_MODELS = ("smollm2-135m", "llama-2-7b", "llama-2-13b", "llama-3-8b", "llama-3-70b", "qwen2.5-14b", "qwen3-4b")
 
 
+# The notebook's own names: what comes out if a function uses them in place of what it was given.
+LLAMA = Model(70_553_706_496, 2, 327_680)
+H100 = Chip(989e12, 3.35e12)
+NOT_LLAMA = "that is so for llama, the notebook's model: use the argument `model`."
+NOT_H100 = "that is so for h100, the notebook's chip: use the argument `chip`."
+
+
 def four_digits(value: float) -> float:
     """`value` with four digits, so that it is easy to read and to type."""
     return float(f"{value:.4g}")
@@ -107,4 +114,7 @@ def given_text(**values: Any) -> str:
 def _typed(value: Any) -> str:
     if isinstance(value, (Model, Chip)):
         return f"{type(value).__name__}({given_text(**value._asdict())})"
-    return f"{value:_}" if isinstance(value, int) else f"{value:.12g}"
+    short = f"{value:.12g}"
+    if isinstance(value, int) or (value == int(value) and ("e" not in short or float(short) != value)):
+        return f"{value:_.0f}"
+    return short

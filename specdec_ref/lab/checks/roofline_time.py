@@ -10,6 +10,10 @@ from fractions import Fraction
 from specdec_ref.lab.checks import Check, wrong
 from specdec_ref.lab.checks.numbers import compare
 from specdec_ref.lab.checks.roofline_model import (
+    H100,
+    LLAMA,
+    NOT_H100,
+    NOT_LLAMA,
     Chip,
     Model,
     draw_chip,
@@ -31,6 +35,7 @@ def _look_at_time(pass_time: Callable, flop: float, nbytes: float, chip: Chip) -
     if isinstance(value, (str, bytes)) or not hasattr(value, "__len__") or len(value) != 2:
         raise wrong("Two things are wanted.", given=given, got=value, expected="(seconds, 'memory' or 'compute')")
     seconds, bound = value
+    crossed = Fraction(flop) / Fraction(chip.bandwidth), Fraction(nbytes) / Fraction(chip.rate)
     compare(
         "The time of the pass",
         seconds,
@@ -43,7 +48,10 @@ def _look_at_time(pass_time: Callable, flop: float, nbytes: float, chip: Chip) -
                 "the pass ends when both are done: the longer time counts, here that of the "
                 + ("memory." if memory > arithmetic else "arithmetic."),
             ),
-            (1 / max(arithmetic, memory), "that is passes a second."),
+            (1 / max(arithmetic, memory), "that is passes a second: divide FLOP by FLOP/s, and bytes by bytes/s."),
+            (1 / min(arithmetic, memory), "divide FLOP by FLOP/s, and bytes by bytes/s, not the other way round."),
+            *((time, "crossed: FLOP go with chip.rate, bytes with chip.bandwidth.") for time in crossed),
+            (max(seconds_of(Fraction(flop), Fraction(nbytes), H100)), NOT_H100),
             (1000 * max(arithmetic, memory), "in seconds, not milliseconds."),
         ],
     )
@@ -52,12 +60,20 @@ def _look_at_time(pass_time: Callable, flop: float, nbytes: float, chip: Chip) -
         other = isinstance(bound, str) and bound.strip().lower().startswith(
             "compute" if right == "memory" else "memory"
         )
+        mistake = "the resource that takes longer is the bound."
+        if memory == arithmetic:
+            mistake = "both take equally long here, and then the docstring wants 'compute'."
+        elif (flop / nbytes > H100.rate / H100.bandwidth) != (right == "compute"):
+            mistake = (
+                f"the resource that takes longer is the bound: the pass has {flop / nbytes:.0f} FLOP/byte, and the "
+                f"ridge of *this* chip is {chip.rate / chip.bandwidth:.0f}. (295 is that of an H100.)"
+            )
         raise wrong(
             "What bounds the pass came out wrong.",
             given=given,
             got=repr(bound),
             expected=repr(right),
-            mistake="the resource that takes longer is the bound." if other else "",
+            mistake=mistake if other else "",
         )
 
 
@@ -68,21 +84,42 @@ def _time_bound_by(pass_time: Callable, rng: random.Random, factor: tuple[float,
         _look_at_time(pass_time, four_digits(nbytes * chip.rate / chip.bandwidth * rng.uniform(*factor)), nbytes, chip)
 
 
+def _time_at(pass_time: Callable, rng: random.Random, ridge: float, intensity: float) -> None:
+    bandwidth, nbytes = rng.randrange(100, 9000) * 1e9, rng.randrange(1, 300) * 1e9
+    chip = Chip(four_digits(bandwidth * ridge), bandwidth)
+    _look_at_time(pass_time, four_digits(nbytes * intensity), nbytes, chip)
+
+
 def _memory_takes_longer(pass_time: Callable, rng: random.Random) -> None:
     _time_bound_by(pass_time, rng, (0.01, 0.9))
+    _time_at(pass_time, rng, rng.uniform(400, 600), rng.uniform(310, 380))  # right of an H100's ridge, left of its own
 
 
 def _arithmetic_takes_longer(pass_time: Callable, rng: random.Random) -> None:
     _time_bound_by(pass_time, rng, (1.1, 40))
+    _time_at(pass_time, rng, rng.uniform(50, 180), rng.uniform(200, 285))
 
 
-pass_time = Check("pass_time", [_memory_takes_longer, _arithmetic_takes_longer])
+def _both_take_equally_long(pass_time: Callable, rng: random.Random) -> None:
+    """All in powers of two, so that no way to compute it has to round."""
+    ridge, bandwidth, nbytes = (2.0 ** rng.randrange(*powers) for powers in ((6, 10), (38, 43), (30, 38)))
+    _look_at_time(pass_time, ridge * nbytes, nbytes, Chip(ridge * bandwidth, bandwidth))
+
+
+pass_time = Check("pass_time", [_memory_takes_longer, _arithmetic_takes_longer, _both_take_equally_long])
 
 
 def _look_at_speed(tokens_per_second: Callable, model: Model, chip: Chip, batch: int, context: int) -> None:
     given = given_text(model=model, chip=chip, batch=batch, context=context)
     arithmetic, memory = seconds_of(*work_of(model, 1, batch, context), chip)
     weights_alone = model.weights * Fraction(model.bytes_per_weight) / Fraction(chip.bandwidth)
+
+    def speed(
+        model: Model = model, chip: Chip = chip, n_tokens: int = 1, batch: int = batch, s: int = context
+    ) -> Fraction:
+        return batch / pass_seconds(model, chip, n_tokens, batch, s)
+
+    turn = "turn it round: tokens over seconds."
     compare(
         "Tokens a second",
         tokens_per_second(right_work, model, chip, batch, context),
@@ -90,17 +127,28 @@ def _look_at_speed(tokens_per_second: Callable, model: Model, chip: Chip, batch:
         given,
         [
             (1 / max(arithmetic, memory), "that is steps a second; a step gives each sequence of the batch a token."),
-            (max(arithmetic, memory), "that is the time of a step."),
-            (max(arithmetic, memory) / batch, "that is seconds a token."),
+            (max(arithmetic, memory) / batch, f"that is seconds a token: {turn}"),
+            (max(arithmetic, memory), f"that is the time of a step, in seconds: {turn}"),
+            (batch * max(arithmetic, memory), f"that is the time of a step, times the batch: {turn}"),
             (batch / (arithmetic + memory), "the longer of the two times counts, not the sum."),
             (batch / memory, "with this batch arithmetic takes longer than memory, and it decides."),
             (batch / arithmetic, "with this batch memory takes longer than arithmetic, and it decides."),
             (batch / weights_alone, "the caches have to be read, too."),
             (1 / weights_alone, "the caches have to be read, too, and a step gives each sequence a token."),
+            (batch / pass_seconds(model, chip, 1, 1, context), "the step of a batch of 1 was used for all."),
             (
-                batch / max(seconds_of(*work_of(model, 1, 1, context), chip)),
-                "the step of a batch of 1 was used for all.",
+                batch / pass_seconds(model, chip, batch, 1, context),
+                "a batch is not n_tokens: each sequence brings one new token and a cache of its own.",
             ),
+            (
+                batch / pass_seconds(model, chip, batch, batch, context),
+                "plain decoding: one new token of each sequence, so n_tokens is 1.",
+            ),
+            (speed(s=0), "the caches have to be read, too: hand `context` on to work."),
+            (speed(s=context + 1), "context counts what is in the cache before the step: do not add the new token."),
+            (speed(model=LLAMA), NOT_LLAMA),
+            (speed(chip=H100), NOT_H100),
+            (speed(model=LLAMA, chip=H100), f"{NOT_LLAMA} And so for h100 and `chip`."),
         ],
     )
 
@@ -129,6 +177,12 @@ def _look_at_cost(verify_cost: Callable, model: Model, chip: Chip, gamma: int, b
         return seconds_of(*work_of(model, n_tokens, batch, context), chip)
 
     plain, check = parts(1), parts(gamma + 1)
+
+    def time(n_tokens: int, b: int = batch, s: int = context, model: Model = model, chip: Chip = chip) -> Fraction:
+        return pass_seconds(model, chip, n_tokens, b, s)
+
+    cost = max(check) / max(plain)
+    swapped = "gamma and batch are swapped somewhere: work(model, n_tokens, batch, context)."
     compare(
         "The cost of the verification",
         verify_cost(right_work, model, chip, gamma, batch, context),
@@ -149,8 +203,14 @@ def _look_at_cost(verify_cost: Callable, model: Model, chip: Chip, gamma: int, b
                 1,
                 "here it is not free: look at how many tokens are in flight."
                 if check[0] > check[1]
-                else "nearly, but the keys and values of the drafts are written, too: take the bytes from work.",
+                else "nearly 1, but not quite: the drafts' keys and values are written, too. Take the bytes from "
+                "work, and do not round.",
             ),
+            (cost - 1, "that is what it costs *more* than a plain step: do not subtract 1."),
+            (cost * (gamma + 1), "the pass is paid once for all its tokens: do not multiply by them."),
+            (cost / (gamma + 1), "the price of the whole pass is asked for, not that of a token."),
+            (cost * gamma, "the pass is paid once for all its tokens: do not multiply by them."),
+            (cost / gamma, "the price of the whole pass is asked for, not that of a draft."),
             (gamma, "that is as if each draft took a pass of its own; a pass reads the weights once for all."),
             (
                 pass_seconds(model, chip, gamma + 1, 1, context) / pass_seconds(model, chip, 1, 1, context),
@@ -167,6 +227,23 @@ def _look_at_cost(verify_cost: Callable, model: Model, chip: Chip, gamma: int, b
             (
                 max(parts(gamma + 1)) / pass_seconds(model, chip, 1, batch, 0),
                 "the plain step reads the caches, too: same context in both passes.",
+            ),
+            (time(gamma + 1, s=0) / time(1, s=0), "the caches are read, too: hand `context` on to work."),
+            (time(batch + 1, gamma) / time(1, gamma), swapped),
+            (time(batch, gamma + 1) / time(1), swapped),
+            (time(batch, gamma + 1) / time(batch, 1), swapped),
+            *(
+                (
+                    time(gamma + 1, s=context + more) / time(1, s=context + less),
+                    "the drafts are the pass's new tokens: the context is what was cached before, in both passes.",
+                )
+                for more, less in ((gamma, 0), (gamma + 1, 0), (1, 0), (1, 1), (gamma, 1), (gamma + 1, 1))
+            ),
+            (time(gamma + 1, model=LLAMA) / time(1, model=LLAMA), NOT_LLAMA),
+            (time(gamma + 1, chip=H100) / time(1, chip=H100), NOT_H100),
+            (
+                time(gamma + 1, model=LLAMA, chip=H100) / time(1, model=LLAMA, chip=H100),
+                f"{NOT_LLAMA} And so for h100 and `chip`.",
             ),
         ],
     )

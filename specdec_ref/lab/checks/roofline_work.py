@@ -12,7 +12,18 @@ from typing import Any
 
 from specdec_ref.lab.checks import Check, wrong
 from specdec_ref.lab.checks.numbers import as_numbers, compare, near
-from specdec_ref.lab.checks.roofline_model import Model, PassWork, draw_chip, draw_model, given_text, work_of
+from specdec_ref.lab.checks.roofline_model import (
+    H100,
+    LLAMA,
+    NOT_H100,
+    NOT_LLAMA,
+    Model,
+    PassWork,
+    draw_chip,
+    draw_model,
+    given_text,
+    work_of,
+)
 
 
 def _look_at_work(work: PassWork, model: Model, n_tokens: int, batch: int, context: int) -> None:
@@ -38,6 +49,7 @@ def _look_at_work(work: PassWork, model: Model, n_tokens: int, batch: int, conte
             (weights * size * tokens, "count 2 FLOP a weight, not the bytes of a weight."),
             (2 * weights * batch * (context + n_tokens), "tokens in the cache are not computed again: only new ones."),
             (2 * weights * batch * context, "tokens in the cache are not computed again: only new ones are."),
+            (2 * LLAMA.weights * tokens, NOT_LLAMA),
         ],
     )
     stored, read, written = weights * size, batch * context * kv, tokens * kv
@@ -47,6 +59,7 @@ def _look_at_work(work: PassWork, model: Model, n_tokens: int, batch: int, conte
         right_bytes,
         given,
         [
+            (2 * weights + read + written, "these weights do not have 2 bytes each: use model.bytes_per_weight."),
             (stored * tokens + read + written, "the weights are read once for all tokens, not once for each."),
             (stored * n_tokens + read + written, "the weights are read once for all tokens, not once for each."),
             (stored * batch + read + written, "the weights are read once for all sequences, not once for each."),
@@ -60,9 +73,11 @@ def _look_at_work(work: PassWork, model: Model, n_tokens: int, batch: int, conte
             (stored + written, "the keys and values of the context have to be read."),
             (stored, "the caches move as well: read for the context, written for new tokens."),
             (stored + n_tokens * read + written, "one pass reads the cache of a sequence once for all its new tokens."),
-            (2 * weights + read + written, "these weights do not have 2 bytes each: use model.bytes_per_weight."),
             (weights + read + written, "weights are not bytes: multiply by model.bytes_per_weight."),
             (stored + size * (read + written), "kv_bytes is in bytes already."),
+            (work_of(LLAMA, n_tokens, batch, context)[1], NOT_LLAMA),
+            (LLAMA.weights * LLAMA.bytes_per_weight + read + written, NOT_LLAMA),
+            (stored + batch * (context + n_tokens) * LLAMA.kv_bytes, NOT_LLAMA),
         ],
     )
 
@@ -73,11 +88,14 @@ def _decode_of_one(work: PassWork, rng: random.Random) -> None:
 
 
 def _verify_of_a_batch(work: PassWork, rng: random.Random) -> None:
-    _look_at_work(work, draw_model(rng), rng.randrange(3, 10), rng.randrange(2, 65), rng.randrange(200, 4000))
+    model = draw_model(rng)._replace(
+        bytes_per_weight=rng.choice([0.5625, 1.0625])
+    )  # never the 2 of the notebook's models
+    _look_at_work(work, model, rng.randrange(3, 10), rng.randrange(2, 65), rng.randrange(200, 4000))
 
 
 def _prefill_of_prompts(work: PassWork, rng: random.Random) -> None:
-    _look_at_work(work, draw_model(rng), rng.randrange(100, 1500), rng.randrange(2, 5), 0)
+    _look_at_work(work, draw_model(rng)._replace(bytes_per_weight=2), rng.randrange(100, 1500), rng.randrange(2, 5), 0)
 
 
 work = Check("work", [_decode_of_one, _verify_of_a_batch, _prefill_of_prompts])
@@ -106,6 +124,11 @@ def _look_at_datasheet(read: Callable, row: dict[str, Any]) -> None:
     right_rate = printed / 2 if row["with_sparsity"] else printed
     right_bandwidth = Fraction(row["bandwidth"]) * UNITS[row["unit"]]
     rate, bandwidth = as_numbers(read(dict(row)), ["rate", "bandwidth"], row)
+    if near(rate, right_bandwidth) and near(bandwidth, right_rate):
+        raise wrong(
+            "Rate and bandwidth are the other way round.", given=row, got=(rate, bandwidth), mistake="the rate first."
+        )
+    bitwise = "in Python ^ works on bits: write 10**12 or 1e12 for 10^12, and 2**30 for 2^30."
     compare(
         "The dense rate",
         rate,
@@ -118,6 +141,7 @@ def _look_at_datasheet(read: Callable, row: dict[str, Any]) -> None:
             (right_rate / 10**3, "tera is 10^12, not 10^9."),
             (right_rate * 1024**4 / 10**12, "tera is 10^12 here, not 2^40."),
             (2 * printed, "dense matrices reach *half* of the figure with sparsity, not twice."),
+            (right_rate / 10**12 * (10 ^ 12), bitwise),
         ],
     )
     size = Fraction(row["bandwidth"])
@@ -134,6 +158,8 @@ def _look_at_datasheet(read: Callable, row: dict[str, Any]) -> None:
             *([(size * 2**40, "a TB is 10^12 bytes; 2^40 is a TiB.")] if row["unit"] == "TB/s" else []),
             (size * 10**9, f"the sheet says {row['unit']}, and you took GB/s."),
             (right_bandwidth / 2, "sparsity is about arithmetic; the bandwidth stays."),
+            *((size * power, bitwise) for power in (2 ^ 30, 10 ^ 9, 10 ^ 12, 1024 ^ 3)),
+            (size * 2 * 10**30, "2e30 is 2 times 10^30; two to the power of 30 is 2**30."),
         ],
     )
 
@@ -166,6 +192,7 @@ def _where_the_roof_bends(_read: Callable, ridge: Callable, rng: random.Random) 
                 (1 / right, "the other way round: FLOP over bytes."),
                 (2 * right, "twice too large: the rate is in FLOP/s, so the ridge is in FLOP over bytes, no factor."),
                 (right / 2, "half of it: the rate of a Chip is dense already, nothing to halve."),
+                (Fraction(H100.rate) / Fraction(H100.bandwidth), NOT_H100),
             ],
         )
 
@@ -196,7 +223,7 @@ def _utilisation_of(utilisation: Callable, achieved: float, peak: float) -> bool
         right,
         given,
         [
-            (1, "cutting the share off at 1 hides that something is wrong."),
+            (1, "cutting the share off at 1, or to a whole number, hides that something is wrong."),
             (1 / right if right else 0, "the other way round: achieved over peak."),
             (100 * right, "a share, not percent."),
         ],

@@ -37,7 +37,7 @@ def utilisation(achieved, peak):
 """,
         "pass_time": """
 def pass_time(flop, nbytes, chip):
-    bound = "compute" if flop / nbytes > chip.rate / chip.bandwidth else "memory"
+    bound = "compute" if flop / nbytes >= chip.rate / chip.bandwidth else "memory"
     return (flop / chip.rate if bound == "compute" else nbytes / chip.bandwidth), bound
 """,
         "tokens_per_second": """
@@ -101,8 +101,8 @@ def utilisation(achieved, peak):
         "pass_time": """
 import numpy as np
 def pass_time(flop, nbytes, chip):
-    times = np.array([nbytes, flop]) / np.array([chip.bandwidth, chip.rate])
-    return times.max(), ["memory", "compute"][times.argmax()]
+    times = np.array([flop, nbytes]) / np.array([chip.rate, chip.bandwidth])
+    return times.max(), ["compute", "memory"][times.argmax()]
 """,
         "tokens_per_second": """
 import torch
@@ -170,7 +170,7 @@ def utilisation(achieved, peak):
 """,
         "pass_time": """
 def pass_time(flop, nbytes, chip):
-    return max((nbytes / chip.bandwidth, "memory"), (flop / chip.rate, "compute"))
+    return max((flop / chip.rate, "compute"), (nbytes / chip.bandwidth, "memory"), key=lambda pair: pair[0])
 """,
         "tokens_per_second": """
 def tokens_per_second(work, model, chip, batch, context):
@@ -273,12 +273,12 @@ def tokens_per_second(work, model, chip, batch, context):
 def _cost(formula):
     return f"""
 def verify_cost(work, model, chip, gamma, batch, context):
-    def compute(n, b=batch):
-        return work(model, n, b, context)[0] / chip.rate
-    def memory(n, b=batch):
-        return work(model, n, b, context)[1] / chip.bandwidth
-    def t(n, b=batch):
-        return max(compute(n, b), memory(n, b))
+    def compute(n, b=batch, s=context):
+        return work(model, n, b, s)[0] / chip.rate
+    def memory(n, b=batch, s=context):
+        return work(model, n, b, s)[1] / chip.bandwidth
+    def t(n, b=batch, s=context):
+        return max(compute(n, b, s), memory(n, b, s))
     return {formula}
 """
 
@@ -302,6 +302,46 @@ def compute_bound_batch(work, model, chip, n_tokens, context):
     {setting}
     return {formula}
 """
+
+
+def _solved(rounded, cached="(context + n_tokens)"):
+    return f"""
+from math import ceil
+def compute_bound_batch(work, model, chip, n_tokens, context):
+    arithmetic = 2 * model.weights * n_tokens / chip.rate
+    cache = model.kv_bytes * {cached} / chip.bandwidth
+    if arithmetic <= cache:
+        return None
+    return max(1, {rounded}(model.weights * model.bytes_per_weight / chip.bandwidth / (arithmetic - cache)))
+"""
+
+
+_DIVIDED = (
+    _batch()
+    .replace("n_tokens, batch, context)\n", "1, batch, context)\n")
+    .replace("return batch", "return -(-batch // n_tokens)")
+)
+_SWAPPED = """
+def datasheet(row):
+    rate = row["tflops"] * 1e12 / (2 if row["with_sparsity"] else 1)
+    return Chip(row["bandwidth"] * {"TB/s": 1e12, "GB/s": 1e9, "GiB/s": 2**30}[row["unit"]], rate)
+
+def ridge(chip):
+    return chip.rate / chip.bandwidth
+"""
+
+
+def _speed_after(arguments):
+    return f"""
+def tokens_per_second(work, model, chip, batch, context):
+    flop, nbytes = work(model, {arguments})
+    return batch / max(flop / chip.rate, nbytes / chip.bandwidth)
+"""
+
+
+AFTER_TIME = ("tokens_per_second", "verify_cost")
+COST = ("verify_cost",)
+BATCH = ("compute_bound_batch",)
 
 
 def _free(formula):
@@ -347,6 +387,11 @@ WRONG = [
     Wrong(
         "FLOP and bytes swapped", {"work": _work("w * p + kv * b * (s + n)", "2 * w * n * b")}, ("work",), "other way"
     ),
+    Wrong("always llama", {"work": _work("2 * llama.weights * n * b")}, ("work",), "use the argument `model`"),
+    Wrong("chip's fields swapped", {"datasheet": _SWAPPED}, ("datasheet",), "other way round"),
+    Wrong("a power written ^", {"datasheet": _sheet(units="1e12, 1e9, 2 ^ 30")}, ("datasheet",), "works on bits"),
+    Wrong("2e30", {"datasheet": _sheet(units="1e12, 1e9, 2e30")}, ("datasheet",), "2 times 10\\^30"),
+    Wrong("always h100", {"datasheet": _sheet(ridge="h100.rate / h100.bandwidth")}, ("datasheet",), "argument `chip`"),
     Wrong("sparse taken as dense", {"datasheet": _sheet("row['tflops'] * 1e12")}, ("datasheet",), "2:4 sparsity"),
     Wrong("always halved", {"datasheet": _sheet("row['tflops'] * 5e11")}, ("datasheet",), "dense already"),
     Wrong("GiB as GB", {"datasheet": _sheet(units="1e12, 1e9, 1e9")}, ("datasheet",), "2\\^30"),
@@ -423,6 +468,43 @@ def ridge(chip):
         ("pass_time",),
         "takes longer is the bound",
     ),
+    Wrong(
+        "the ridge of an H100 for every chip",
+        {"pass_time": _time("max(m, c)", "'memory' if flop / nbytes < 295 else 'compute'")},
+        ("pass_time",),
+        "295 is that of an H100",
+    ),
+    Wrong(
+        "memory at a tie",
+        {"pass_time": _time("max(m, c)", "'compute' if c > m else 'memory'")},
+        ("pass_time",),
+        "equally",
+    ),
+    Wrong(
+        "upside down", {"pass_time": _time("max(1 / m, 1 / c)")}, ("pass_time", *AFTER_TIME), "not the other way round"
+    ),
+    Wrong(
+        "crossed",
+        {"pass_time": _time("max(flop / chip.bandwidth, nbytes / chip.rate)")},
+        ("pass_time", *AFTER_TIME),
+        "crossed",
+    ),
+    Wrong(
+        "another chip", {"pass_time": _time("max(nbytes / 3.35e12, flop / 989e12)")}, ("pass_time", *AFTER_TIME), "h100"
+    ),
+    Wrong("rounded time", {"pass_time": _time("round(max(m, c), 3)")}, ("pass_time", *AFTER_TIME), "is it rounded"),
+    Wrong(
+        "batch as n_tokens",
+        {"tokens_per_second": _speed_after("batch, 1, context")},
+        ("tokens_per_second",),
+        "n_tokens",
+    ),
+    Wrong(
+        "no context", {"tokens_per_second": _speed_after("1, batch, 0")}, ("tokens_per_second",), "hand `context` on"
+    ),
+    Wrong(
+        "seconds a token", {"tokens_per_second": _speed("max(c, m) / batch")}, ("tokens_per_second",), "turn it round"
+    ),
     Wrong("steps a second", {"tokens_per_second": _speed("1 / max(c, m)")}, ("tokens_per_second",), "steps a second"),
     Wrong(
         "memory alone", {"tokens_per_second": _speed("batch / m")}, ("tokens_per_second",), "arithmetic takes longer"
@@ -468,6 +550,28 @@ def ridge(chip):
         ("verify_cost",),
         "share its cache",
     ),
+    Wrong("gamma and batch swapped", {"verify_cost": _cost("t(batch + 1, gamma) / t(1, gamma)")}, COST, "swapped"),
+    Wrong("less the plain step", {"verify_cost": _cost("t(gamma + 1) / t(1) - 1")}, COST, "subtract"),
+    Wrong("times the tokens", {"verify_cost": _cost("t(gamma + 1) / t(1) * (gamma + 1)")}, COST, "multiply"),
+    Wrong("price of a token", {"verify_cost": _cost("t(gamma + 1) / t(1) / (gamma + 1)")}, COST, "whole pass"),
+    Wrong("two decimals", {"verify_cost": _cost("round(t(gamma + 1) / t(1), 2)")}, COST, "round"),
+    Wrong(
+        "drafts in the context",
+        {"verify_cost": _cost("t(gamma + 1, s=context + gamma) / t(1)")},
+        COST,
+        "cached before",
+    ),
+    *(
+        Wrong(f"stops at {limit:,}", {BATCH[0]: _batch(batches=f"range(1, {limit})")}, BATCH, "stop too early")
+        for limit in (500, 1_000, 5_000, 9_000)
+    ),
+    Wrong("written tokens forgotten", {BATCH[0]: _solved("ceil", "context")}, BATCH, "new tokens are written"),
+    Wrong("one token written", {BATCH[0]: _solved("ceil", "(context + 1)")}, BATCH, "new tokens are written"),
+    Wrong("to the nearest, and 0 as well", {BATCH[0]: _solved("round").replace("max(1, ", "(")}, BATCH, "off by one"),
+    Wrong("to the nearest", {BATCH[0]: _solved("round")}, BATCH, "off by one"),
+    Wrong("rounded up, and 1 more at a tie", {BATCH[0]: _solved("1 + int")}, BATCH, "equally long"),
+    Wrong("strictly longer", {BATCH[0]: _batch("flop / chip.rate > nbytes / chip.bandwidth")}, BATCH, "equally long"),
+    Wrong("a batch for one token, divided", {BATCH[0]: _DIVIDED}, BATCH, "share its cache"),
     Wrong(
         "ridge as the batch",
         {"compute_bound_batch": _paper("math.ceil(ridge / n_tokens)")},
@@ -514,7 +618,7 @@ def ridge(chip):
         "powers of two",
         {"compute_bound_batch": _batch(batches="(2**i for i in range(14))")},
         ("compute_bound_batch",),
-        "",
+        "stop too early",
     ),
     Wrong(
         "an input where all is well",
@@ -522,6 +626,13 @@ def ridge(chip):
         ("counterexample",),
         "batch of 1",
     ),
+    Wrong(
+        "an input where both say 0",
+        {"counterexample": _shown("Chip(989e12, 3.35e12), 5000, 2")},
+        ("counterexample",),
+        "smaller batch",
+    ),
+    Wrong("chip not first", {"counterexample": _shown("(2, h100, 2)")}, ("counterexample",), "Chip comes first"),
     Wrong("no chip", {"counterexample": _shown("64")}, ("counterexample",), "Three things"),
     Wrong(
         "the given function again",
@@ -535,6 +646,15 @@ def ridge(chip):
     Wrong("not rounded", {"free_drafts": _free("max(0, tokens / batch - 1)")}, ("free_drafts",), "round down"),
     Wrong(
         "ridge for tokens", {"free_drafts": _free("max(0, int(ridge / batch) - 1)")}, ("free_drafts",), "2 FLOP a token"
+    ),
+    Wrong(
+        "one FLOP a weight and token",
+        {"free_drafts": _free("max(0, int(2 * tokens / batch) - 1)")},
+        ("free_drafts",),
+        "2 FLOP a token",
+    ),
+    Wrong(
+        "faster only", {"free_drafts": _free("max(0, -int(-tokens // batch) - 2)")}, ("free_drafts",), "just as long"
     ),
     Wrong("right for the visible input only", {"free_drafts": _free("294")}, ("free_drafts",), ""),
 ]
