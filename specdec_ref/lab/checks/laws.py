@@ -137,6 +137,14 @@ class Visitor(EnumeratingSource):
 
     asked = 0
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise wrong(
+            f"`source` has two methods, bernoulli(probability) and categorical(law), and no `{name}`",
+            mistake="there is no u to ask for: source.bernoulli(probability) is True with that probability.",
+        )
+
     def bernoulli(self, p: Any) -> bool:
         self.asked += 1
         p = float(p)

@@ -1,4 +1,4 @@
-"""Checks of problem set 04, rejection sampling: one token, and a block of drafts.
+"""Checks of problem set 04, rejection sampling: one token, and a round of drafts.
 
 What the learner's code does with chance is enumerated, not sampled: `exact_law` visits every branch, and the result has
 to equal an oracle in fractions. So these checks never blame right code by bad luck. The one exception, the learner's
@@ -27,6 +27,7 @@ from specdec_ref.lab.checks.laws import (
     floats,
     likely_slip,
     one_hot,
+    plain,
     prefix_model,
     random_law,
     residual_of,
@@ -123,7 +124,8 @@ def _residual_slips(p: Sequence[Any], q: Sequence[Any]) -> dict[str, Sequence[An
 
 
 def _look_at_residual(residual: Callable[..., Any], p: Law, q: Law) -> None:
-    got, expected = as_numbers(residual(floats(p), floats(q)), "the residual"), residual_of(p, q)
+    given, expected = (floats(p), floats(q)), residual_of(p, q)
+    got = as_numbers(residual(*given), "the residual")
     if same_law(got, expected):
         return
     likely = likely_slip(got, _residual_slips(p, q))
@@ -131,6 +133,8 @@ def _look_at_residual(residual: Callable[..., Any], p: Law, q: Law) -> None:
         likely = "nothing is missing, there is no sum to divide by: return p then."
     if len(got) != len(p):
         likely = f"one number for each of the {len(p)} tokens is wanted."
+    if given != (floats(p), floats(q)):
+        likely = "a list that was given was changed on the way (p[i] = ...): fill a new list."
     raise wrong(
         "the residual is off",
         given=f"p = {show(p)}, q = {show(q)}",
@@ -170,6 +174,45 @@ def _residual_nothing(residual: Callable[..., Any], rng: random.Random) -> None:
         ) from None
 
 
+def _residual_rounded(residual: Callable[..., Any], rng: random.Random) -> None:
+    """q is above p by the last binary digit of one entry: p and q differ, and nothing is missing."""
+    p = floats(random_law(rng, rng.randrange(3, 7)))
+    i = rng.randrange(len(p))
+    q = [*p[:i], math.nextafter(p[i], 1), *p[i + 1 :]]
+    given = f"p = {p}, q = {q}"
+    mistake = "p == q does not tell whether there is something to divide by: look at the sum of max(0, p - q)."
+    try:
+        got = [float(x) for x in plain(residual(list(p), list(q)))]
+    except ZeroDivisionError:
+        raise wrong("nothing is missing, though p and q differ: return p", given=given, mistake=mistake) from None
+    if not same_law(got, p):
+        raise wrong(
+            "nothing is missing, though p and q differ: return p", given=given, got=got, expected=p, mistake=mistake
+        )
+
+
+def _residual_close(residual: Callable[..., Any], rng: random.Random) -> None:
+    """Little is missing: 3/64 at most, and as little as 3/65536 (exact in single precision, too)."""
+    for unit in (Fraction(1, 64), Fraction(1, 2**16)):
+        p = random_law(rng, 5)
+        while sum(a >= 3 * unit for a in p) < 2:
+            p = random_law(rng, 5)
+        more, some = rng.sample([i for i in range(5) if p[i] >= 3 * unit], 2)
+        less = rng.choice([i for i in range(5) if i not in (more, some)])
+        q = list(p)
+        q[more], q[some], q[less] = q[more] - 2 * unit, q[some] - unit, q[less] + 3 * unit
+        got = as_numbers(residual(floats(p), floats(q)), "the residual")
+        if same_law(got, p):
+            raise wrong(
+                "p and q are close, but not equal: what is missing comes, however little it is",
+                given=f"p = {floats(p)}, q = {floats(q)}",
+                got=f"p, {show(got)}",
+                expected=show(residual_of(p, q)),
+                mistake="p is returned where the sum is small; only a sum of 0 cannot be divided by.",
+            )
+        _look_at_residual(residual, p, q)
+
+
 def _residual_arguments(residual: Callable[..., Any], rng: random.Random) -> None:
     p, q = floats(random_law(rng, 4)), floats(random_law(rng, 4))
     before = (list(p), list(q))
@@ -183,7 +226,17 @@ def _residual_arguments(residual: Callable[..., Any], rng: random.Random) -> Non
         )
 
 
-residual = Check("residual", [_residual_values, _residual_zeros, _residual_nothing, _residual_arguments])
+residual = Check(
+    "residual",
+    [
+        _residual_values,
+        _residual_zeros,
+        _residual_nothing,
+        _residual_rounded,
+        _residual_close,
+        _residual_arguments,
+    ],
+)
 
 
 def _keep_shares(chances: Sequence[Any]) -> list[Any]:
@@ -256,11 +309,15 @@ def _emitted(
             mistake="stop after the correction or the bonus: return at once.",
         )
     if list(emitted[:-1]) != given[: len(emitted) - 1]:
+        behind = iter(given)
+        passed = all(token in behind for token in emitted[:-1])  # some of the drafts, in their order
         raise wrong(
             "all tokens but the last have to be the first drafts, in their order",
             given=f"drafts = {given}",
             got=list(emitted),
-            mistake="a draft behind the first rejection was kept: the rejection ends the round.",
+            mistake="a draft behind the first rejection was kept: the rejection ends the round."
+            if passed
+            else "something comes behind a correction, such as a bonus: the correction ends the round, return there.",
         )
     return emitted
 
@@ -296,18 +353,41 @@ def _verify_ends(verify: Callable[..., Any], rng: random.Random) -> None:
             expected=f"{gamma + 1} tokens",
             mistake="no bonus: after the last kept draft the target gives one token more."
             if lengths == {gamma}
+            else "the kept drafts are missing in what is returned: [*drafts, bonus]."
+            if lengths == {1}
             else "a draft with p >= q is always kept.",
         )
     never = random_law(rng, 4)
     never[x[0]] = Fraction(0)
-    came = _verified(verify, x, q, [scaled(never), *q[1:], random_law(rng, 4)])
-    if any(emitted[0] == x[0] for emitted in came):
-        raise wrong(
-            "a first draft with p(x) = 0 came out",
-            given=f"drafts = {x}, p[0] = {show(scaled(never))}",
-            got=list(next(e for e in came if e[0] == x[0])),
-            mistake="is each draft tested, the first as well, with p[i] and q[i] of its own place?",
+    rows = [scaled(never), *q[1:], random_law(rng, 4)]
+    came = _verified(verify, x, q, rows)
+    bad = next((emitted for emitted in came if emitted[0] == x[0]), None)
+    if bad is None:
+        return
+    # All other drafts are kept (p = q), so a round of one or two tokens shows that the draft was rejected.
+    if {len(emitted) for emitted in came} == {1}:
+        law = [came.get((y,), 0.0) for y in range(4)]
+        slips = {
+            "it was rejected, but the correction may be it again: p and q of the residual are swapped.": residual_of(
+                q[0], rows[0]
+            ),
+            "it was rejected, but the correction may be it again: that comes from q.": q[0],
+            "it was rejected, but the correction may be it again: that comes from the next row, p[i + 1].": rows[1],
+            "it was rejected, but the correction may be it again: that uses row p[i + 1].": residual_of(rows[1], q[0]),
+        }
+        likely = likely_slip(
+            law, slips, "it was rejected, but the correction may be it again: the residual of which p?"
         )
+    elif {len(emitted) for emitted in came} == {2}:
+        likely = "the rejected draft stands before the correction: only the drafts before it stay, drafts[:i]."
+    else:
+        likely = "is each draft tested, the first as well, with p[i] and q[i] of its own place?"
+    raise wrong(
+        "a first draft with p(x) = 0 came out",
+        given=f"drafts = {x}, p[0] = {show(rows[0])}, q[0] = {show(q[0])}",
+        got=list(bad),
+        mistake=likely,
+    )
 
 
 def _verify_kept(verify: Callable[..., Any], rng: random.Random) -> None:
@@ -347,6 +427,15 @@ def _verify_kept(verify: Callable[..., Any], rng: random.Random) -> None:
             counted = _keep_shares([])
             for c in right:  # the number of drafts that pass, whatever stands before them
                 counted = [a * (1 - c) + b * c for a, b in zip([*counted, 0], [0, *counted], strict=True)]
+            shares["after a rejection the kept drafts are missing in what is returned: [*drafts[:i], correction]."] = [
+                1 - math.prod(right),
+                *[0] * (gamma - 1),
+                math.prod(right),
+            ]
+            shares["the rejected draft stands before the correction: only the drafts before it stay, drafts[:i]."] = [
+                0,
+                *(a + (i == gamma - 1) * math.prod(right) for i, a in enumerate(_keep_shares(right)[:-1])),
+            ]
             shares["drafts behind the first rejection are counted: [yes, no, yes, yes] keeps one."] = counted
             raise wrong(
                 "the number of kept drafts follows another law than it should",
@@ -480,4 +569,26 @@ def _verify_text(verify: Callable[..., Any], rng: random.Random) -> None:
         )
 
 
-verify = Check("verify", [_verify_ends, _verify_kept, _verify_corrections, _verify_bonus, _verify_text])
+def _verify_arguments(verify: Callable[..., Any], rng: random.Random) -> None:
+    """What verify is given stays as it is, on every branch."""
+    block = _Block(rng, 3, 4)
+
+    def program(source: RandomSource) -> int:
+        given = list(block.x), [floats(row) for row in block.q], [floats(row) for row in block.p]
+        verify(*given, source)
+        for name, after, before in zip(("drafts", "q", "p"), given, (block.x, block.q, block.p), strict=True):
+            if after != before:
+                raise wrong(
+                    f"verify changes what it is given, {name}: the caller still needs it",
+                    given=f"{name} = {before if name == 'drafts' else [*map(show, before)]}",
+                    got=f"afterwards {name} = {after}",
+                    mistake="append, pop, del or an assignment to an entry, here or in residual: build a new list.",
+                )
+        return 0
+
+    exact_law(program)
+
+
+verify = Check(
+    "verify", [_verify_ends, _verify_kept, _verify_corrections, _verify_bonus, _verify_text, _verify_arguments]
+)

@@ -67,18 +67,30 @@ def _look_at_top_p(top_p: Callable[..., Any], law: Law, mass: Fraction) -> None:
         slips["the token that crosses the threshold was dropped: it stays (and divide by the sum)."] = _kept(
             law, order[: len(kept) - 1]
         )
-    more = scaled(_kept(law, order[: len(kept) + 1]))
-    slips["one token too many: where the sum reaches the mass exactly, that token is the last."] = more
+    if sum(law[i] for i in kept) == mass:
+        more = scaled(_kept(law, order[: len(kept) + 1]))
+        slips["one token too many: where the sum reaches the mass exactly, that token is the last."] = more
+    unsorted = next(n for n in range(1, len(law) + 1) if sum(law[:n]) >= mass)
+    slips["the tokens were taken as they stand, not from the likeliest down."] = scaled(_kept(law, range(unsorted)))
+    slips["divided by the mass: what is left holds a little more, divide by its own sum."] = [
+        a / mass for a in _kept(law, kept)
+    ]
     tied = scaled([a if a >= law[order[len(kept) - 1]] else 0 for a in law])
     slips["of equally likely tokens at the border only as many stay as are needed, the lowest ids."] = tied
     slips["a threshold for single tokens; top-p asks for a sum."] = scaled([a if a >= 1 - mass else 0 for a in law])
+    slips["a border relative to the likeliest token (min-p); top-p asks for a sum."] = scaled(
+        [a if a >= (1 - mass) * max(law) else 0 for a in law]
+    )
     slips["nothing was cut."] = law
+    slips["one token too many: the one that reaches the mass is the last."] = scaled(_kept(law, order[: len(kept) + 1]))
     raise wrong(
         "top_p is off",
         given=f"law = {show(law)}, mass = {float(mass):.4g}",
         got=show(got),
         expected=f"{show(expected)}: tokens {list(kept)} with a sum of {float(sum(law[i] for i in kept)):.4g}",
-        mistake=likely_slip(got, slips),
+        mistake=likely_slip(got, slips)
+        if len(got) == len(law)
+        else f"one number for each of the {len(law)} tokens is wanted, 0 for those that are left out.",
     )
 
 
@@ -207,6 +219,8 @@ def _both_target(propose: Callable[..., Any], judge: Callable[..., Any], rng: ra
                 continue
             unscaled, again = _kept(p, _nucleus(p, mass)), _cut(reported, mass)
             slips: dict[str, Sequence[Any]] = {
+                "the token is drawn from the filtered p, whatever the draft is: keep the draft, or make up for it, by "
+                "the rule of part 1.": cut,
                 "the target's law was not filtered.": _judged(x, p, reported),
                 "the test uses p before the filter, the residual p after it.": _judged(
                     x, p, reported, rest=residual_of(cut, reported)

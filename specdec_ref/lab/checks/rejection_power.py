@@ -2,12 +2,14 @@
 
 It is run on laws that are right and on laws that are not. Each count of its errors is compared with a limit that a test
 with the stated size and power stays within but for a chance of 1e-7 (`_most_errors`). There are seven such counts, so a
-right test is blamed in fewer than one of a million gradings.
+right test is blamed in fewer than one of a million gradings. The price is leniency: a size up to 0.6% or a power down
+to 95% in the hardest case may pass; what is worse than that is found in 99 of 100 gradings.
 """
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -19,7 +21,7 @@ from specdec_ref.lab.checks import Check, CheckFailed, wrong
 from specdec_ref.lab.checks.laws import Law, as_bool, floats, random_law, show, total_variation
 from specdec_ref.proof import draws_needed
 
-SIZE, POWER, DISTANCE, MOST_DRAWS = 0.001, 0.99, 0.02, 200_000
+SIZE, POWER, DISTANCE, MOST_DRAWS = 0.001, 0.99, 0.02, 40_000
 """What the learner's test is asked for: its size, its power against laws at this total variation, and its budget."""
 
 
@@ -74,9 +76,23 @@ def _blame(alarms: int, runs: int, used: int, law: Sequence[Any]) -> CheckFailed
     )
 
 
+def _tell_duration(trusts: Callable[..., Any], rng: random.Random) -> None:
+    """Say how long it will take, where that is long: an answer that does not come looks like an error."""
+    law, runs = random_law(rng, 8), 10
+    start = time.perf_counter()
+    _trusted(trusts, law, law, runs, rng)
+    one = (time.perf_counter() - start) / runs
+    if one > 0.002:
+        print(
+            f"One run of your test takes {1000 * one:.0f} ms, and there are about 8,000: {8000 * one:.0f} s. Numbers "
+            "that are always the same, such as draws_needed(...), are better worked out once, outside of the function."
+        )
+
+
 def _trusts_size(trusts: Callable[..., Any], rng: random.Random) -> None:
-    # So many that a size of 1% shows: it would give about 30 alarms, and the limit is half of that.
-    alarms, most_used, runs = 0, 0, 1000
+    # So many that a size of 0.6% shows: it would give about 36 alarms, and the limit is 22.
+    alarms, most_used, runs = 0, 0, 2000
+    _tell_duration(trusts, rng)
     for size in (3, 5, 8):
         law = random_law(rng, size)
         trusted, used = _trusted(trusts, law, law, runs, rng)
@@ -86,20 +102,25 @@ def _trusts_size(trusts: Callable[..., Any], rng: random.Random) -> None:
 
 
 def _finds(
-    trusts: Callable[..., Any], law: Law, actual: Sequence[Any], fault: str, hint: str, rng: random.Random
+    trusts: Callable[..., Any],
+    law: Law,
+    actual: Sequence[Any],
+    fault: str,
+    hint: str,
+    rng: random.Random,
+    runs: int = 200,
 ) -> None:
-    runs = 200
     missed, used = _trusted(trusts, law, actual, runs, rng)
     allowed = _most_errors(runs, 1 - POWER)
     if missed <= allowed:
         return
     needed = draws_needed(floats(actual), floats(law), SIZE, POWER)
-    if used < 0.8 * needed:
+    if used < needed:
         likely = f"{used:,} draws are too few: a G test of size {SIZE} needs {needed:,} for this fault (draws_needed)."
     elif missed == runs:
         likely = hint
     else:
-        likely = f"the border is too wide for {used:,} draws. {hint}"
+        likely = f"the border is too wide for {used:,} draws. {hint[0].upper()}{hint[1:]}"
     raise wrong(
         f"a fault is not found: {fault}",
         given=f"law = {show(law)}, what the program really draws from = {show(actual)}, {runs} runs",
@@ -128,12 +149,13 @@ def _trusts_share(trusts: Callable[..., Any], rng: random.Random) -> None:
 def _trusts_anywhere(trusts: Callable[..., Any], rng: random.Random) -> None:
     """Faults that a test of the mean, or of single tokens, does not see."""
     off = Fraction(2, 100)
-    law = random_law(rng, 8)
+    # The hardest case: most tokens, and a fault in proportion to the law. Looked at closely, with 1,000 runs.
+    law = [Fraction(1, 8)] * 8
     signs = [1] * 4 + [-1] * 4
     rng.shuffle(signs)
     hint = "a border for each token does not see a fault that is spread over all of them: add the deviations up."
     spread = [a + s * off / 4 for a, s in zip(law, signs, strict=True)]
-    _finds(trusts, law, spread, "half of the tokens come a little too often, half too seldom", hint, rng)
+    _finds(trusts, law, spread, "half of the tokens come a little too often, half too seldom", hint, rng, runs=1000)
 
     law = random_law(rng, 6)
     i = rng.randrange(1, 5)
