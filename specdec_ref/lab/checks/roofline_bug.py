@@ -130,7 +130,7 @@ def _free_for_some(repaired: Callable, rng: random.Random) -> None:
 
 def _free_in_the_same_time(repaired: Callable, rng: random.Random) -> None:
     """With the last free draft, arithmetic takes just as long as memory; in powers of two nothing has to round."""
-    ridge, bandwidth, batch = (2 ** rng.randrange(*powers) for powers in ((6, 10), (38, 43), (1, 5)))
+    ridge, bandwidth, batch = (2 ** rng.randrange(*powers) for powers in ((6, 10), (38, 43), (2, 6)))
     _look_at_free(repaired, Chip(float(ridge * bandwidth), float(bandwidth)), batch, 2)
 
 

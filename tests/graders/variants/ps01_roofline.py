@@ -503,7 +503,7 @@ def ridge(chip):
         "no context", {"tokens_per_second": _speed_after("1, batch, 0")}, ("tokens_per_second",), "hand `context` on"
     ),
     Wrong(
-        "seconds a token", {"tokens_per_second": _speed("max(c, m) / batch")}, ("tokens_per_second",), "turn it round"
+        "seconds a token", {"tokens_per_second": _speed("max(c, m) / batch")}, ("tokens_per_second",), "seconds a token"
     ),
     Wrong("steps a second", {"tokens_per_second": _speed("1 / max(c, m)")}, ("tokens_per_second",), "steps a second"),
     Wrong(
@@ -571,7 +571,7 @@ def ridge(chip):
     Wrong("to the nearest", {BATCH[0]: _solved("round")}, BATCH, "off by one"),
     Wrong("rounded up, and 1 more at a tie", {BATCH[0]: _solved("1 + int")}, BATCH, "equally long"),
     Wrong("strictly longer", {BATCH[0]: _batch("flop / chip.rate > nbytes / chip.bandwidth")}, BATCH, "equally long"),
-    Wrong("a batch for one token, divided", {BATCH[0]: _DIVIDED}, BATCH, "share its cache"),
+    Wrong("a batch for one token, divided", {BATCH[0]: _DIVIDED}, BATCH, "share (its|a) cache"),
     Wrong(
         "ridge as the batch",
         {"compute_bound_batch": _paper("math.ceil(ridge / n_tokens)")},
