@@ -172,8 +172,11 @@ class Visitor(EnumeratingSource):
             ) from None
 
 
-def exact_law(program: Callable[[RandomSource], Any], certain: bool = False) -> dict[Any, float]:
-    """The exact law of the outcome of `program(source)`; `certain`: it may be one that needs no chance."""
+def exact_law(program: Callable[[RandomSource], Any], certain: bool = False, twice: bool = True) -> dict[Any, float]:
+    """The exact law of the outcome of `program(source)`; `certain`: it may be one that needs no chance.
+
+    `twice`: it is worked out once more, and has to come out the same: chance from elsewhere shows.
+    """
     source, law = Visitor(), dict[Any, float]()
     for _ in range(50_000):
         outcome = program(source)
@@ -184,6 +187,12 @@ def exact_law(program: Callable[[RandomSource], Any], certain: bool = False) -> 
         raise wrong("there is no end to the questions that the code asks `source`")
     if not source.asked and not certain:
         raise wrong("the code asks `source` nothing", mistake="chance comes from elsewhere, or there is none.")
+    # A law with few outcomes may come again by chance.
+    if twice and any(law != exact_law(program, certain, twice=False) for _ in range(6 if len(law) < 5 else 1)):
+        raise wrong(
+            "the code went another way when it was run again with the same answers from `source`",
+            mistake="something else draws: all chance has to come from `source`, none from random, numpy or torch.",
+        )
     return law
 
 

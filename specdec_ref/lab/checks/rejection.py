@@ -49,7 +49,7 @@ __all__ = ["accept", "both_sides", "repair", "residual", "top_p", "trusts", "ver
 def _ratios(rng: random.Random, times: int = 4) -> Iterator[tuple[float, float, float]]:
     """p, q and p/q, all exact in binary; p/q from 1/8 to 7/8."""
     for _ in range(times):
-        q, ratio = rng.choice([0.25, 0.5, 0.75, 1.0]), rng.randrange(8, 57) / 64
+        q, ratio = rng.choice([0.25, 0.5, 0.75]), rng.randrange(8, 57) / 64
         yield q * ratio, q, ratio
 
 
@@ -315,15 +315,16 @@ def _emitted(
             "all tokens but the last have to be the first drafts, in their order",
             given=f"drafts = {given}",
             got=list(emitted),
-            mistake="a draft behind the first rejection was kept: the rejection ends the round."
+            mistake="a draft behind the first rejection was kept (the rejection ends the round), or a bonus stands "
+            "behind a correction (the correction ends the round, too)."
             if passed
             else "something comes behind a correction, such as a bonus: the correction ends the round, return there.",
         )
     return emitted
 
 
-def _verify_ends(verify: Callable[..., Any], rng: random.Random) -> None:
-    """No draft, drafts that must all be kept, and a draft that is impossible."""
+def _verify_none(verify: Callable[..., Any], rng: random.Random) -> None:
+    """No draft at all."""
     p = random_law(rng, 4)
     try:
         got = [_verified(verify, [], [], [p]).get((x,), 0.0) for x in range(4)]
@@ -341,11 +342,15 @@ def _verify_ends(verify: Callable[..., Any], rng: random.Random) -> None:
             got=f"law of the token {show(got)}",
             expected=show(p),
         )
+
+
+def _all_kept(verify: Callable[..., Any], rng: random.Random, clear: bool) -> None:
+    """p = q: all drafts are kept. `clear`: look at what has one cause only."""
     gamma = rng.randrange(2, 5)
     q = [random_law(rng, 4) for _ in range(gamma)]
     x = [rng.randrange(4) for _ in range(gamma)]
     lengths = {len(e) for e in _verified(verify, x, q, [*q, random_law(rng, 4)])}
-    if lengths != {gamma + 1}:
+    if lengths != {gamma + 1} and (not clear or lengths in ({gamma}, {1})):
         raise wrong(
             f"p = q at each of {gamma} places: all drafts are kept, and the bonus is added",
             given=f"drafts = {x}",
@@ -353,10 +358,23 @@ def _verify_ends(verify: Callable[..., Any], rng: random.Random) -> None:
             expected=f"{gamma + 1} tokens",
             mistake="no bonus: after the last kept draft the target gives one token more."
             if lengths == {gamma}
-            else "the kept drafts are missing in what is returned: [*drafts, bonus]."
+            else "the kept drafts are missing in what is returned, [*drafts, bonus]; or none is kept where p = q."
             if lengths == {1}
-            else "a draft with p >= q is always kept.",
+            else "a draft with p >= q is always kept: is the ratio p[i][x] / q[i][x], all of its own place?",
         )
+
+
+def _verify_returned(verify: Callable[..., Any], rng: random.Random) -> None:
+    """Is all there where all is kept?"""
+    _all_kept(verify, rng, clear=True)
+
+
+def _verify_certain(verify: Callable[..., Any], rng: random.Random) -> None:
+    """Drafts that must be kept, and a draft that is impossible."""
+    _all_kept(verify, rng, clear=False)
+    gamma = rng.randrange(2, 5)
+    q = [random_law(rng, 4) for _ in range(gamma)]
+    x = [rng.randrange(4) for _ in range(gamma)]
     never = random_law(rng, 4)
     never[x[0]] = Fraction(0)
     rows = [scaled(never), *q[1:], random_law(rng, 4)]
@@ -480,7 +498,9 @@ def _verify_corrections(verify: Callable[..., Any], rng: random.Random) -> None:
                     [0 if y == x else a for y, a in enumerate(p)]
                 ),
                 "the correction comes from p[i + 1], the law behind the rejected draft.": block.p[i + 1],
-                "the correction is the rejected draft.": one_hot(size, x),
+                "the correction is the rejected draft; or p and q of the residual are swapped.": one_hot(size, x),
+                "q - p instead of p - q, the tokens that the draft likes too much: p and q of the residual are "
+                "swapped.": residual_of(q, p),
             }
             rows = {
                 f"the residual is p[{j}] less q[{k}], not that of place {i}.": residual_of(block.p[j], block.q[k])
@@ -576,7 +596,8 @@ def _verify_arguments(verify: Callable[..., Any], rng: random.Random) -> None:
     def program(source: RandomSource) -> int:
         given = list(block.x), [floats(row) for row in block.q], [floats(row) for row in block.p]
         verify(*given, source)
-        for name, after, before in zip(("drafts", "q", "p"), given, (block.x, block.q, block.p), strict=True):
+        befores: tuple[Any, ...] = (block.x, block.q, block.p)
+        for name, after, before in zip(("drafts", "q", "p"), given, befores, strict=True):
             if after != before:
                 raise wrong(
                     f"verify changes what it is given, {name}: the caller still needs it",
@@ -590,5 +611,16 @@ def _verify_arguments(verify: Callable[..., Any], rng: random.Random) -> None:
 
 
 verify = Check(
-    "verify", [_verify_ends, _verify_kept, _verify_corrections, _verify_bonus, _verify_text, _verify_arguments]
+    "verify",
+    # In this order: the first that fails is what a learner sees, and the first ones name the cause best.
+    [
+        _verify_returned,
+        _verify_none,
+        _verify_kept,
+        _verify_corrections,
+        _verify_certain,
+        _verify_bonus,
+        _verify_text,
+        _verify_arguments,
+    ],
 )

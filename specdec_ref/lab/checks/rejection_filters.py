@@ -70,8 +70,6 @@ def _look_at_top_p(top_p: Callable[..., Any], law: Law, mass: Fraction) -> None:
     if sum(law[i] for i in kept) == mass:
         more = scaled(_kept(law, order[: len(kept) + 1]))
         slips["one token too many: where the sum reaches the mass exactly, that token is the last."] = more
-    unsorted = next(n for n in range(1, len(law) + 1) if sum(law[:n]) >= mass)
-    slips["the tokens were taken as they stand, not from the likeliest down."] = scaled(_kept(law, range(unsorted)))
     slips["divided by the mass: what is left holds a little more, divide by its own sum."] = [
         a / mass for a in _kept(law, kept)
     ]
@@ -81,6 +79,9 @@ def _look_at_top_p(top_p: Callable[..., Any], law: Law, mass: Fraction) -> None:
     slips["a border relative to the likeliest token (min-p); top-p asks for a sum."] = scaled(
         [a if a >= (1 - mass) * max(law) else 0 for a in law]
     )
+    unsorted = next(n for n in range(1, len(law) + 1) if sum(law[:n]) >= mass)
+    if unsorted < len(law):
+        slips["the tokens were taken as they stand, not from the likeliest down."] = scaled(_kept(law, range(unsorted)))
     slips["nothing was cut."] = law
     slips["one token too many: the one that reaches the mass is the last."] = scaled(_kept(law, order[: len(kept) + 1]))
     raise wrong(
@@ -94,16 +95,25 @@ def _look_at_top_p(top_p: Callable[..., Any], law: Law, mass: Fraction) -> None:
     )
 
 
+def _untied_law(rng: random.Random, size: int) -> Law:
+    """A law without equal tokens: these are the matter of `_top_p_ties`."""
+    law = random_law(rng, size)
+    while len(set(law)) < size:
+        law = random_law(rng, size)
+    return law
+
+
 def _top_p_crossing(top_p: Callable[..., Any], rng: random.Random) -> None:
     """The sum passes the mass inside a token."""
     for size in (8, 3, 5, rng.randrange(6, 9)):
         while True:
-            law = random_law(rng, size)
+            law = _untied_law(rng, size)
             ordered, n = sorted(law, reverse=True), rng.randrange(1, size - 1)
             mass = sum(ordered[:n]) + ordered[n] / 2
-            by_threshold = sum(a >= 1 - mass for a in law)
-            # In the first law a threshold for single tokens leaves a number of them that no other slip does.
-            if size < 8 or (0 < by_threshold < 8 and abs(by_threshold - n - 1) > 1):
+            single, relative = (sum(a >= (1 - mass) * top for a in law) for top in (1, ordered[0]))
+            # In the first law the borders of other filters leave a number of tokens that no other slip does.
+            others = {single, relative, n, n + 1, n + 2}
+            if size < 8 or (len(others) == 5 and min(single, relative) > 0 and max(single, relative) < 8):
                 break
         _look_at_top_p(top_p, law, mass)
 
@@ -111,7 +121,7 @@ def _top_p_crossing(top_p: Callable[..., Any], rng: random.Random) -> None:
 def _top_p_exact(top_p: Callable[..., Any], rng: random.Random) -> None:
     """The sum reaches the mass with a token."""
     for size in (3, 5, rng.randrange(6, 9)):
-        law = random_law(rng, size)
+        law = _untied_law(rng, size)
         n = rng.randrange(1, size)
         _look_at_top_p(top_p, law, sum(sorted(law, reverse=True)[:n], Fraction(0)))
 
