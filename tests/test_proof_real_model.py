@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from test_weights import divisible_llama, needs_four_bits, stored
 from tiny_models import tiny_llama
 
-from specdec_ref import DraftModelDrafter, SpeculativeEngine
+from specdec_ref import DraftModelDrafter, SpeculativeEngine, load_model
+from specdec_ref.models.weights import keep_four_bits
 from specdec_ref.proof import autoregressive_law, difference, enumerate_law
 from specdec_ref.proof.memo import MemoisedModel
 
@@ -33,4 +36,25 @@ def test_a_tiny_llama(rule):
 def test_smollm2(smollm, rule):
     prompt = smollm.tokenizer.encode("The capital of France is")
     deviation, outputs = compare(smollm, prompt, rule, temperature=0.8, top_k=3)
+    assert deviation <= 1e-12 and outputs >= 27
+
+
+@needs_four_bits
+@pytest.mark.parametrize("rule", ["token", "block", "match"])
+def test_a_tiny_llama_in_four_bits(rule):
+    blocks, exact = stored(divisible_llama())
+    model = keep_four_bits(exact.to(torch.bfloat16), blocks)
+    deviation, outputs = compare(model, [3, 1, 4], rule, temperature=0.9, top_k=2)
+    assert deviation <= 1e-12 and outputs == 8
+
+
+@pytest.mark.slow
+@pytest.mark.model
+@needs_four_bits
+@pytest.mark.parametrize("rule", ["token", "block", "match"])
+def test_smollm2_in_four_bits(rule):
+    model = load_model(weights="q4")
+    deviation, outputs = compare(
+        model, model.tokenizer.encode("The capital of France is"), rule, temperature=0.8, top_k=3
+    )
     assert deviation <= 1e-12 and outputs >= 27

@@ -12,6 +12,7 @@ from specdec_ref.lab.prompts import prompt, prompts
 from specdec_ref.lab.race import race
 from specdec_ref.models.catalog import fetch
 from specdec_ref.models.dtype import bf16_seconds_over_float32
+from specdec_ref.models.linear import can_use_four_bits
 from specdec_ref.proof import compare_greedy
 
 pytestmark = [pytest.mark.model, pytest.mark.usefixtures("all_threads")]
@@ -24,7 +25,11 @@ def model():
     return load_model(dtype="bfloat16")
 
 
-def test_each_flip_over_twenty_prompts_is_a_near_tie(model):
+@pytest.mark.parametrize("weights", ["full", "q4"])
+def test_each_flip_over_twenty_prompts_is_a_near_tie(model, weights):
+    if weights == "q4" and not can_use_four_bits():
+        pytest.skip("no 4-bit kernel on this machine")
+    model = model if weights == "full" else load_model(weights="q4")
     plain, speculative = SpeculativeEngine(model), SpeculativeEngine(model, NGramDrafter(), 6)
     assert len(prompts()) >= 20
     flips = []
@@ -34,7 +39,7 @@ def test_each_flip_over_twenty_prompts_is_a_near_tie(model):
         if found.kind != "same":
             flips.append(f"{p.id}: {found}")
         assert found.kind != "error", f"{p.id}: {found}"
-    print(f"{len(flips)} of {len(prompts())} outputs differ", *flips, sep="\n")
+    print(f"{weights}: {len(flips)} of {len(prompts())} outputs differ", *flips, sep="\n")
 
 
 def test_float32_speculation_writes_the_same_tokens():
@@ -61,8 +66,16 @@ def test_lookup_on_a_rewrite_is_at_least_half_as_fast_again(model):
 
 @pytest.mark.timing
 @pytest.mark.skipif(not FAST_BF16, reason="these cores have no fast bfloat16")
-def test_plain_decoding_is_faster_than_transformers(model):
-    """One interleaved run over the same ids; both keep a cache, both in bfloat16. Seen: 1.21 to 1.50."""
+@pytest.mark.parametrize("weights, least", [("full", 1.05), ("q4", 1.8)])
+def test_plain_decoding_is_faster_than_transformers(model, weights, least):
+    """One interleaved run over the same ids, prefill included; both keep a cache, theirs is in bfloat16.
+
+    The bounds are far below what the benchmark's record shows, so that a busy machine passes.
+    """
+    if weights == "q4":
+        if not can_use_four_bits():
+            pytest.skip("no 4-bit kernel on this machine")
+        model = load_model(weights="q4")
     from transformers import LlamaForCausalLM
 
     theirs = LlamaForCausalLM.from_pretrained(fetch(), dtype=torch.bfloat16)
@@ -86,7 +99,7 @@ def test_plain_decoding_is_faster_than_transformers(model):
     for _ in range(TRIES):
         pairs = [(seconds(run_theirs), seconds(run_ours)) for _ in range(6)][1:]
         ratios.append(statistics.median(a / b for a, b in pairs))
-        if ratios[-1] > 1.05:
+        if ratios[-1] > least:
             break
-    print(f"plain bfloat16 decoding over transformers': {ratios}")
-    assert max(ratios) > 1.05, ratios
+    print(f"plain decoding ({weights}) over transformers': {ratios}")
+    assert max(ratios) > least, ratios
