@@ -186,7 +186,9 @@ for name, engine in arms.items():
 # %%
 small_cost = relative_cost(pass_seconds(small, (1, 4, 8, 16), context=64, repeats=8))
 for n, c in small_cost.items():
-    print(f"one pass over {n:2} tokens takes {c:.2f} times as long as over one with 4-bit weights; above: {cost[n]:.2f}")
+    print(
+        f"one pass over {n:2} tokens takes {c:.2f} times as long as over one with 4-bit weights; above: {cost[n]:.2f}"
+    )
 
 # %% [markdown]
 # Where 4-bit weights make a pass over one token faster, more tokens in it cost more, beside that: less waiting is left
