@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -324,3 +325,31 @@ def test_a_worker_runs_its_arms_and_survives_a_bad_request():
         assert worker.facts["bytes_a_pass"] > 2 * 10**8
     finally:
         worker.close()
+
+
+# The recorded run
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_the_readme_says_what_the_record_says():
+    made = json.loads((ROOT / "lessons" / "recorded" / "bench.json").read_text(encoding="utf-8"))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    theirs = next(a for a in made["arms"] if a.startswith("transformers lookup"))
+    pairs = [
+        ("transformers plain", "q4 plain"),
+        ("transformers plain", "q4 lookup"),
+        (theirs, "q4 lookup"),
+        ("llamacpp plain", "q4 plain"),
+        ("transformers plain", "bf16 plain"),
+        ("bf16 plain", "bf16 lookup"),
+        ("q4 plain", "q4 lookup"),
+    ]
+    for first, second in pairs:
+        r = run.ratio(made, first, second, what="tpot")
+        assert f"{r.mean:.2f} ({r.low:.2f} to {r.high:.2f})" in readme, f"{second} over {first}: {r}"
+    for second in ("q4 plain", "q4 lookup"):
+        assert f"{run.ratio(made, 'transformers plain', second).mean:.2f}" in readme
+    assert made["date"][:10] in readme and str(len(made["prompts"])) in readme
+    assert explain.unexplained(made["differences"]) == []
+    compare.check_same_work(run.samples_of(made), {p: v["new_tokens"] for p, v in made["prompts"].items()})

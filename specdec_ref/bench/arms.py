@@ -142,7 +142,10 @@ def _openvino(name: str) -> tuple[dict[str, Arm], dict[str, Any]]:
 
     from specdec_ref.models.catalog import GGUF_NAME
 
-    pipe = genai.LLMPipeline(str(model_folder(name) / GGUF_NAME), "CPU")
+    # Without its cache of prompts: a repeat would otherwise skip the prefill that every other arm does.
+    scheduler = genai.SchedulerConfig()
+    scheduler.enable_prefix_caching = False
+    pipe = genai.LLMPipeline(str(model_folder(name) / GGUF_NAME), "CPU", scheduler_config=scheduler)
 
     def run(ids: Sequence[int], n: int) -> Sample:
         config = genai.GenerationConfig()

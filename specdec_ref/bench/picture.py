@@ -29,16 +29,30 @@ def comparisons(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def bench_figure(record: Mapping[str, Any], pairs: Sequence[tuple[str, str, str]] | None = None) -> Figure:
-    """A row for each comparison: a mark for each domain, their geometric mean in black, 95% intervals."""
+    """A row for each comparison: a mark for each domain, their geometric mean in black, 95% intervals.
+
+    Left decoding alone, right with the prefill. Raises ValueError where there is nothing to compare.
+    """
     pairs = comparisons(record) if pairs is None else pairs
     if not pairs:
         raise ValueError("the record holds no two arms to compare")
+    figure, axes = new_figure(11, 1.6 + 0.8 * len(pairs), columns=2)
+    for ax, what, words in zip(axes, ("tpot", "total"), ("decoding alone", "prefill included"), strict=True):
+        _column(ax, record, pairs, what)
+        ax.set_xlabel(f"times as fast, {words}")
+    axes[0].set_yticks(range(len(pairs)), [words for _, _, words in pairs])
+    axes[1].set_yticks(range(len(pairs)), [""] * len(pairs))
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
+    return figure
+
+
+def _column(ax: Any, record: Mapping[str, Any], pairs: Sequence[tuple[str, str, str]], what: str) -> None:
     domains = list(dict.fromkeys(p["domain"] for p in record["prompts"].values()))
-    figure, (ax,) = new_figure(9, 1.6 + 0.85 * len(pairs))
     styles = list(CYCLE)
     for y, (first, second, _) in enumerate(pairs):
         for i, domain in enumerate([*domains, None]):
-            r = ratio(record, first, second, domain)
+            r = ratio(record, first, second, domain, what)
             style = styles[i % len(styles)] if domain else {"color": BLACK, "marker": "|"}
             ax.errorbar(
                 [r.mean],
@@ -52,12 +66,8 @@ def bench_figure(record: Mapping[str, Any], pairs: Sequence[tuple[str, str, str]
                 label=(domain or "all domains") if y == 0 else None,
             )
     ax.axvline(1, color=BLACK, linestyle="--", linewidth=1)
-    ax.set_yticks(range(len(pairs)), [words for _, _, words in pairs])
     ax.invert_yaxis()
     ax.set_xscale("log")
     ticks = [0.7, 1, 1.5, 2, 3, 4, 6, 8]
     ax.set_xticks(ticks, [f"{t:g}x" for t in ticks])
     ax.minorticks_off()
-    ax.set_xlabel("times as fast, prompt by prompt (dashed: equally fast)")
-    figure.legend(loc="outside upper center", ncols=4, frameon=False)
-    return figure

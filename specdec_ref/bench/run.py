@@ -212,9 +212,9 @@ def ratio(record: Mapping[str, Any], first: str, second: str, domain: str | None
     domains = {p: v["domain"] for p, v in record["prompts"].items()}
     if domain is not None and domain not in domains.values():
         raise ValueError(f"the record has no domain {domain!r}: there are {', '.join(dict.fromkeys(domains.values()))}")
-    chosen = {p for p, d in domains.items() if domain in (None, d)}
-    ratios = {p: r for p, r in prompt_ratios(samples[first], samples[second], what).items() if p in chosen}
-    return summarise(ratios, {p: domains[p] for p in chosen})
+    chosen = {p: d for p, d in domains.items() if domain in (None, d)}  # in the record's order: so are the draws
+    ratios = prompt_ratios(samples[first], samples[second], what)
+    return summarise({p: ratios[p] for p in chosen}, chosen)
 
 
 def table(record: Mapping[str, Any]) -> list[dict[str, Any]]:
