@@ -191,9 +191,9 @@ for n, c in small_cost.items():
     )
 
 # %% [markdown]
-# Where 4-bit weights make a pass over one token faster, more tokens in it cost more, beside that: less waiting is left
-# for guesses to use. The gains multiply, but the second is smaller than it was alone. `specdec bench` on the command line
-# measures both in six kinds of text, against other libraries if you ask it to.
+# If more tokens in a pass cost more here than above, then less waiting is left for guesses to use. See what that does:
+# divide the ratio of "both" by that of the 4-bit weights, and compare it with what guesses gave alone. `specdec bench` on
+# the command line measures this in six kinds of text, against other libraries if you ask it to.
 
 # %% [markdown]
 # ## 6. Move something
