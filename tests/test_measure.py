@@ -337,7 +337,7 @@ def test_the_decode_time_of_smollm_is_predicted_within_30_percent(dtype):
 
 @pytest.mark.parametrize("crowded", [False, True])
 def test_threads_are_chosen_by_what_a_pass_takes(crowded):
-    """On a scripted clock: two threads halve the time, or, where another process wants a core, take ten times as long."""
+    """On a scripted clock: two threads halve the time, or take ten times as long where something else wants a core."""
     model, now = tiny_llama(1), 0.0
     real, before = model.forward, torch.get_num_threads()
 
