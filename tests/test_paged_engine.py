@@ -386,7 +386,8 @@ TEXTS = (
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("gamma", [pytest.param(0, marks=pytest.mark.slow), 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("gamma", [0, 4])
 def test_smollm_in_bfloat16_flips_only_near_ties(smollm, gamma, capsys):
     """From a new prompt on the numbers are those of the dense cache, to the last bit. A known one is cut into other
     passes, so rounding may tip a near-tie: each flip is listed with its gap."""
