@@ -1,7 +1,7 @@
 """Matrix products of a decode step on a CPU: weights in 16 bits laid out for it, and weights in 4 bits as stored.
 
-Both stand in for `nn.Linear` without bias. A pass over few tokens takes as long as its weights take to arrive, so 4
-bits are nearly four times as fast as 16 there; over many tokens the arithmetic decides, and 16 bits win.
+Both stand in for `nn.Linear` without bias. A pass over few tokens takes about as long as its weights take to arrive, so
+fewer bits are faster there; over many tokens the arithmetic decides, and 16 bits win.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ WIDE = 32
 class PackedLinear(nn.Module):
     """x W^T with a bfloat16 W `[out, in]` in the blocked layout that oneDNN multiplies fastest.
 
-    `nn.Linear` hands oneDNN the plain layout at each call, and a product with few rows then takes up to a third longer.
-    The numbers are the same.
+    `nn.Linear` hands oneDNN the plain layout at each call, and a product with few rows then takes longer. The numbers
+    are the same, up to the order of sums.
     """
 
     def __init__(self, weight: Tensor) -> None:
@@ -60,8 +60,8 @@ class Blocks:
 class FourBitLinear(nn.Module):
     """x W^T with W in 4 bits, by PyTorch's own kernel; from `WIDE` rows on with the 16-bit `wide`.
 
-    The kernel keeps scale and zero in bfloat16, so each group of 32 weights is off by up to 1/256 of its scale, about
-    as much as rounding the weights themselves to bfloat16 would cost. Sums are float32.
+    The kernel keeps scale and zero in bfloat16, each off by up to 1/512 of itself. At eight steps from the middle that is
+    1/64 of a step, about what rounding the weights themselves to bfloat16 would cost. Sums are float32.
     wide: the same matrix for many rows, `[n, in]` -> `[n, out]`.
     Raises ValueError for a shape that the kernel does not take.
     """
