@@ -60,7 +60,7 @@ class Blocks:
 class FourBitLinear(nn.Module):
     """x W^T with W in 4 bits, by PyTorch's own kernel; from `WIDE` rows on with the 16-bit `wide`.
 
-    The kernel keeps scale and zero in bfloat16, each off by up to 1/512 of itself. At eight steps from the middle that is
+    The kernel keeps scale and zero in bfloat16, each off by up to 1/512 of itself. Eight steps from the middle that is
     1/64 of a step, about what rounding the weights themselves to bfloat16 would cost. Sums are float32.
     wide: the same matrix for many rows, `[n, in]` -> `[n, out]`.
     Raises ValueError for a shape that the kernel does not take.
