@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,9 @@ from torch.nn import functional as F
 from specdec_ref.arithmetic import Accelerator, ModelShape, Work, decode
 from specdec_ref.models.base import CausalLM
 from specdec_ref.models.dtype import resolve_dtype
+from specdec_ref.models.linear import FourBitLinear, PackedLinear, can_pack
 from specdec_ref.models.llama import Llama
+from specdec_ref.models.weights import pack
 
 Clock = Callable[[], float]
 SHORT_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -87,7 +90,9 @@ class WeightStream:
     """Matrices that together exceed every cache, each multiplied by a few tokens in turn, as a model's layers are.
 
     Decoding does just this: matrix-vector products whose matrices were last read a whole pass ago. So this is the
-    bandwidth that decoding can hope for, number format and kernels included, and not that of a bare copy.
+    bandwidth that decoding can hope for, number format and kernels included, and not that of a bare copy. bfloat16 on a
+    CPU is laid out as `pack` lays out a model, where it can be: in the plain layout the same bytes can take twice as
+    long.
 
     dtype: a name or torch dtype. width: inputs of each matrix. nbytes: of all matrices together; the default is
     larger than caches are. matrix_bytes: of one; large enough that the cost of a call is small beside it.
@@ -109,8 +114,16 @@ class WeightStream:
         self.matrix_bytes = rows * width * self.dtype.itemsize
         if rows < 1 or nbytes < 2 * self.matrix_bytes:
             raise ValueError(f"{nbytes:,} bytes hold no two matrices of {self.matrix_bytes:,}: give a larger nbytes")
-        self.matrices = torch.ones(nbytes // self.matrix_bytes, rows, width, dtype=self.dtype, device=device)
+        self.rows, self.width, self.device = rows, width, torch.device(device)
+        packed = on_cpu and self.dtype == torch.bfloat16 and can_pack()
+        count = nbytes // self.matrix_bytes
+        self.matrices = [self._matrix(packed) for _ in range(count)]
         self._next = 0
+
+    @torch.inference_mode()
+    def _matrix(self, packed: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+        weight = torch.ones(self.rows, self.width, dtype=self.dtype, device=self.device)
+        return PackedLinear(weight) if packed else partial(F.linear, weight=weight)
 
     @torch.inference_mode()
     def seconds(self, n_tokens: int = 1, matrices: int = 32) -> float:
@@ -119,15 +132,15 @@ class WeightStream:
         The median leaves out products during which the system did something else. A matrix comes round again only
         after all others, so it has left the caches.
         """
-        tokens = self.matrices.new_ones(n_tokens, self.matrices.shape[2])
+        tokens = torch.ones(n_tokens, self.width, dtype=self.dtype, device=self.device)
         times = []
         for _ in range(min(matrices, len(self.matrices))):
-            weight = self.matrices[self._next]
+            matrix = self.matrices[self._next]
             self._next = (self._next + 1) % len(self.matrices)
-            _synchronise(weight.device)
+            _synchronise(self.device)
             start = self.clock()
-            F.linear(tokens, weight)
-            _synchronise(weight.device)
+            matrix(tokens)
+            _synchronise(self.device)
             times.append(self.clock() - start)
         return statistics.median(times)
 
@@ -303,12 +316,13 @@ def shape_of(model: Llama) -> ModelShape:
 
 
 def narrowed(model: Llama) -> Llama:
-    """A model of the same graph, layer for layer and operation for operation, with hardly any weights.
+    """A model of the same graph, layer for layer and operation for operation, with hardly any weights, packed as it is.
 
     What a pass of it takes is the framework's own time: Python, dispatch, small kernels, threads that wait.
     """
     small = dataclasses.replace(model.config, hidden_size=64, intermediate_size=64, vocab_size=64, head_dim=8)
-    return Llama(small, model.dtype).to(model.device).eval()
+    narrow = Llama(small, model.dtype).to(model.device).eval()
+    return pack(narrow) if isinstance(model.layers[0].qkv, PackedLinear) else narrow
 
 
 @dataclass(frozen=True)
@@ -360,6 +374,8 @@ def decode_times(model: Llama, context: int = 64, rounds: int = 12, clock: Clock
     """
     if not isinstance(model, Llama) or model.dtype not in SHORT_NAMES:
         raise ValueError(f"need a reference Llama in {' or '.join(SHORT_NAMES.values())}, got {type(model).__name__}")
+    if any(isinstance(m, FourBitLinear) for m in model.modules()):
+        raise ValueError("the model's weights are in 4 bits, which are not predicted here: load it with weights='full'")
     name = SHORT_NAMES[model.dtype]
     work = decode(shape_of(model), context, weights=name, kv=name)
     n_layers, width = model.config.n_layers, model.config.hidden_size

@@ -1,6 +1,7 @@
 """Measuring, on a clock that the tests set: products and passes take exactly as long as it says."""
 
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -11,8 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from specdec_ref import measure
 from specdec_ref.arithmetic import attainable, decode
 from specdec_ref.models import llama
+from specdec_ref.models.linear import Blocks, FourBitLinear, PackedLinear, can_pack
 from specdec_ref.models.llama import Llama
 from specdec_ref.models.scripted import ScriptedModel
+from specdec_ref.models.weights import pack
 
 BANDWIDTH = {torch.float32: 8e9, torch.bfloat16: 5e9}  # bytes/s of one thread
 RATE = {torch.float32: 100e9, torch.bfloat16: 900e9}  # FLOP/s of one thread
@@ -44,6 +47,7 @@ def clock(monkeypatch):
         clock.spend(max(weight.nbytes / BANDWIDTH[weight.dtype], flops / RATE[weight.dtype]) / threads)
 
     monkeypatch.setattr(measure, "F", SimpleNamespace(linear=linear))
+    monkeypatch.setattr(measure, "can_pack", lambda: False)
     return clock
 
 
@@ -57,7 +61,22 @@ def tiny(n_layers=4, dtype=torch.float32, **changes):
 def test_a_stream_gives_bytes_a_second(clock, dtype, width):
     stream = measure.WeightStream(dtype, width, 2**22, clock=clock, matrix_bytes=2**18)
     assert stream.bandwidth() == pytest.approx(BANDWIDTH[stream.dtype])
-    assert stream.matrices.nbytes <= 2**22 and len(stream.matrices) >= 16
+    assert len(stream.matrices) * stream.matrix_bytes <= 2**22 and len(stream.matrices) >= 16
+
+
+@pytest.mark.parametrize(("dtype", "packs"), [("bf16", True), ("bf16", False), ("fp32", True)])
+def test_a_stream_multiplies_as_the_models_do(monkeypatch, dtype, packs):
+    """A model in bfloat16 is packed where that works; a stream that was not would be slower than what it predicts."""
+    monkeypatch.setattr(measure, "can_pack", lambda: packs and can_pack())
+    stream = measure.WeightStream(dtype, 64, 2**18, matrix_bytes=2**14)
+    model = tiny(1, stream.dtype)
+    model = pack(model) if packs else model
+    expected = PackedLinear if isinstance(model.layers[0].qkv, PackedLinear) else partial
+    assert {type(matrix) for matrix in stream.matrices} == {expected}
+    assert expected is PackedLinear or not (packs and can_pack() and dtype == "bf16")
+    for matrix in stream.matrices:
+        out = matrix(torch.ones(3, 64, dtype=stream.dtype))
+        assert out.shape == (3, stream.rows) and (out == 64).all()
 
 
 def test_a_matrix_comes_round_again_only_after_all_others(clock):
@@ -204,9 +223,12 @@ class Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+@pytest.mark.parametrize(("dtype", "packed"), [(torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)])
 @pytest.mark.parametrize("n_tokens", [1, 3])
-def test_a_narrowed_model_runs_the_same_operations(n_tokens):
-    model = tiny(3)
+def test_a_narrowed_model_runs_the_same_operations(n_tokens, dtype, packed):
+    model = tiny(3, dtype)
+    if packed:
+        pack(model)
     seen = []
     for m in (model, measure.narrowed(model)):
         cache = m.new_cache(8)
@@ -311,6 +333,11 @@ def test_decode_times_of_something_else_are_refused():
         measure.decode_times(Slow(Clock()))
     with pytest.raises(ValueError, match="reference Llama"):
         measure.decode_times(tiny(dtype=torch.float64))
+    four = tiny(1, torch.bfloat16)
+    blocks = Blocks(torch.zeros(64, 64, dtype=torch.uint8), torch.ones(64, 2), torch.zeros(64, 2))
+    four.layers[0].down = FourBitLinear(blocks, four.layers[0].down)
+    with pytest.raises(ValueError, match=r"in 4 bits, .* load it with weights='full'"):
+        measure.decode_times(four)
 
 
 @pytest.mark.model

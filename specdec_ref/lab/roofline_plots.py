@@ -154,7 +154,7 @@ def passes_explorer(model: str = "llama-3-70b", chip: str = "h100-sxm") -> ipywi
 
 def layer_points(stream: WeightStream, n_tokens: Sequence[int], repeats: int = 4) -> list[Point]:
     """One linear layer over n tokens, as measured: the best of `repeats` turns, its weights never in a cache."""
-    _, rows, width = stream.matrices.shape
+    rows, width = stream.rows, stream.width
     best = dict.fromkeys(n_tokens, float("inf"))
     for _ in range(repeats):
         for n in n_tokens:
