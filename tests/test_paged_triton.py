@@ -49,11 +49,95 @@ def test_float32_equals_the_plain_function(length, block_size, rows, masked):
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("head_dim", [6, 64, 96])
-def test_any_head_dim(head_dim):
+@pytest.mark.parametrize("parts", [1, 2, 7, 100])
+@pytest.mark.parametrize("length", [1, 5, 65, 150, 440])
+@pytest.mark.parametrize("rows", [1, 21])
+@pytest.mark.parametrize("masked", [False, True])
+def test_any_number_of_parts(parts, length, rows, masked):
+    """Of 1 to 7 tiles of keys, so there are often more parts wanted than tiles or even positions."""
+    pools = scattered(length, 16, 2, 8, torch.float32)
+    q, mask = queries(rows, length, 2, 8, torch.float32)
+    mask = mask if masked else None
+    got = triton_attention.paged_attention(q, *pools, length, mask, parts=parts)
+    torch.testing.assert_close(got, paged_attention(q, *pools, length, mask), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "programs", "processors", "parts"),
+    [
+        (4, 8, 132, 1),  # too short
+        (16, 8, 132, 4),  # as many as are worth it
+        (1024, 8, 132, 33),  # as many as run at once
+        (1024, 264, 132, 1),
+        (1024, 5000, 132, 1),  # a long prompt fills the device by its rows
+        (1024, 1, 132, 128),  # no more than the second kernel holds
+    ],
+)
+def test_parts_are_chosen_to_fill_the_device(tiles, programs, processors, parts):
+    assert triton_attention.choose_parts(tiles, programs, processors) == parts
+
+
+def test_only_a_context_of_several_parts_takes_the_second_kernel(monkeypatch):
+    monkeypatch.setattr(triton_attention, "_combine", None)
+    for length, parts in [(600, 1), (256, None), (64, 7)]:
+        pools = scattered(length, 16, 2, 8, torch.float32)
+        q, _ = queries(1, length, 2, 8, torch.float32)
+        got = triton_attention.paged_attention(q, *pools, length, parts=parts)
+        torch.testing.assert_close(got, paged_attention(q, *pools, length), rtol=1e-5, atol=1e-5)
+    for length, parts in [(65, 2), (600, None)]:
+        pools = scattered(length, 16, 2, 8, torch.float32)
+        q, _ = queries(1, length, 2, 8, torch.float32)
+        with pytest.raises(TypeError, match="not subscriptable"):
+            triton_attention.paged_attention(q, *pools, length, parts=parts)
+
+
+def test_a_long_context_is_split_by_itself():
+    pools = scattered(600, 16, 2, 8, torch.float32)
+    q, mask = queries(4, 600, 2, 8, torch.float32)
+    got = triton_attention.paged_attention(q, *pools, 600, mask)
+    torch.testing.assert_close(got, paged_attention(q, *pools, 600, mask), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 5])
+def test_rows_that_see_nothing_in_whole_parts(parts):
+    """Row i sees a few positions of tile i alone; the last row sees everything."""
+    pools = scattered(300, 16, 2, 8, torch.float32)
+    q, _ = queries(6, 300, 2, 8, torch.float32)
+    tile = torch.arange(300, device=DEVICE) // 64
+    mask = (tile == torch.arange(6, device=DEVICE)[:, None]) & (torch.arange(300, device=DEVICE) % 3 == 0)
+    mask[5] = True
+    want = paged_attention(q, *pools, 300, mask)
+    for form in (mask, torch.zeros(mask.shape, device=DEVICE).masked_fill(~mask, -torch.inf)):
+        got = triton_attention.paged_attention(q, *pools, 300, form, parts=parts)
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_inputs_in_another_layout(parts):
+    """As a model leaves them: the heads not the outermost in memory."""
+    pools = scattered(150, 16, 2, 8, torch.float32)
+    q, mask = queries(5, 150, 2, 8, torch.float32)
+    want = paged_attention(q, *pools, 150, mask)
+    q, keys, values, mask = (t.transpose(0, 1).contiguous().transpose(0, 1) for t in (q, *pools[:2], mask))
+    assert not any(t.is_contiguous() for t in (q, keys, values, mask))
+    got = triton_attention.paged_attention(q, keys, values, pools[2], 150, mask, parts=parts)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("parts", [0, -1, 129])
+def test_a_number_of_parts_that_cannot_be_is_refused(parts):
+    pools = scattered(5, 2, 2, 8, torch.float32)
+    q, _ = queries(1, 5, 2, 8, torch.float32)
+    with pytest.raises(ValueError, match="parts must be from 1 to 128"):
+        triton_attention.paged_attention(q, *pools, 5, parts=parts)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("head_dim", [6, 64, 96, 128])
+def test_any_head_dim(head_dim, parts):
     pools = scattered(70, 16, 3, head_dim, torch.float32)
     q, mask = queries(9, 70, 3, head_dim, torch.float32)
-    got = triton_attention.paged_attention(q, *pools, 70, mask)
+    got = triton_attention.paged_attention(q, *pools, 70, mask, parts=parts)
     torch.testing.assert_close(got, paged_attention(q, *pools, 70, mask), rtol=1e-5, atol=1e-6)
 
 
@@ -66,10 +150,11 @@ def test_a_row_that_sees_nothing_in_the_first_tiles():
     torch.testing.assert_close(got, paged_attention(q, *pools, 150, mask), rtol=1e-5, atol=1e-6)
 
 
-def test_large_scores_do_not_overflow():
+@pytest.mark.parametrize("parts", [1, 2])
+def test_large_scores_do_not_overflow(parts):
     pools = scattered(100, 16, 2, 8, torch.float32)
     q, _ = queries(4, 100, 2, 8, torch.float32)
-    got = triton_attention.paged_attention(q * 1e3, *pools, 100)
+    got = triton_attention.paged_attention(q * 1e3, *pools, 100, parts=parts)
     torch.testing.assert_close(got, paged_attention(q * 1e3, *pools, 100), rtol=1e-4, atol=1e-4)
 
 
@@ -83,13 +168,14 @@ def test_large_scores_do_not_overflow():
         ),
     ],
 )
-def test_sixteen_bits_err_as_little_as_the_plain_function(dtype):
+@pytest.mark.parametrize("parts", [1, 3])
+def test_sixteen_bits_err_as_little_as_the_plain_function(dtype, parts):
     length = 200
     keys, values, table = scattered(length, 16, 3, 64, dtype)
     q, mask = queries(24, length, 3, 64, dtype)
     exact = paged_attention(q.double(), keys.double(), values.double(), table, length, mask)
     plain = paged_attention(q, keys, values, table, length, mask).double()
-    kernel = triton_attention.paged_attention(q, keys, values, table, length, mask).double()
+    kernel = triton_attention.paged_attention(q, keys, values, table, length, mask, parts=parts).double()
     assert (kernel - exact).norm() < 2 * (plain - exact).norm()
 
 

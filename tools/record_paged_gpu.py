@@ -2,8 +2,9 @@
 
     python tools/record_paged_gpu.py lessons/recorded/paged_attention_gpu.json
 
-Three ways take turns on the same keys and values: dense attention on keys in one piece, the plain paged function
-(gather, then the same), and the kernel, which reads each key where it lies.
+Four ways take turns on the same keys and values: dense attention on keys in one piece, the plain paged function
+(gather, then the same), and the kernel, which reads each key where it lies: with the context in as many parts as it
+chooses, and in one.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def microseconds(run: object) -> float:
 
 
 def measure(length: int, n: int, name: str) -> dict[str, object]:
-    """Errors against float64 and times of the three ways, n new tokens behind `length` - n."""
+    """Errors against float64 and times of the four ways, n new tokens behind `length` - n."""
     keys, values, table = pools(length, DTYPES[name])
     generator = torch.Generator("cuda").manual_seed(n)
     q = torch.randn(N_KV_HEADS, GROUP * n, HEAD_DIM, generator=generator, device="cuda").to(DTYPES[name])
@@ -62,6 +63,7 @@ def measure(length: int, n: int, name: str) -> dict[str, object]:
         "dense": lambda: attention(q, dense_k, dense_v, mask),
         "gathered": lambda: paged_attention(q, keys, values, table, length, mask),
         "kernel": lambda: kernel(q, keys, values, table, length, mask),
+        "one_part": lambda: kernel(q, keys, values, table, length, mask, parts=1),
     }
     exact = attention(q.double(), dense_k.double(), dense_v.double(), mask)
     errors = {w: ((run().double() - exact).norm() / exact.norm()).item() for w, run in ways.items()}
@@ -87,7 +89,8 @@ def main() -> None:
         sys.exit("give the JSON file to write; needs an NVIDIA GPU")
     runs = [measure(c, n, d) for d in DTYPES for c in CONTEXTS for n in TOKENS]
     record = {
-        "what": "paged attention on a GPU: dense, gathered, Triton kernel in turns; microseconds as [min, median, max]",
+        "what": "paged attention on a GPU: dense, gathered, Triton kernel, the same with the context in one part, "
+        "in turns; microseconds as [min, median, max]",
         "command": "python tools/record_paged_gpu.py FILE",
         "date": datetime.date.today().isoformat(),
         "device": torch.cuda.get_device_name(),
