@@ -65,12 +65,12 @@ def test_any_number_of_parts(parts, length, rows, masked):
 @pytest.mark.parametrize(
     ("tiles", "programs", "processors", "parts"),
     [
-        (4, 8, 132, 1),  # too short
-        (16, 8, 132, 4),  # as many as are worth it
+        (31, 8, 132, 1),  # too short
+        (64, 8, 132, 4),  # as many as are worth it
         (1024, 8, 132, 33),  # as many as run at once
         (1024, 264, 132, 1),
         (1024, 5000, 132, 1),  # a long prompt fills the device by its rows
-        (1024, 1, 132, 128),  # no more than the second kernel holds
+        (4096, 1, 132, 128),  # no more than the second kernel holds
     ],
 )
 def test_parts_are_chosen_to_fill_the_device(tiles, programs, processors, parts):
@@ -84,7 +84,7 @@ def test_only_a_context_of_several_parts_takes_the_second_kernel(monkeypatch):
         q, _ = queries(1, length, 2, 8, torch.float32)
         got = triton_attention.paged_attention(q, *pools, length, parts=parts)
         torch.testing.assert_close(got, paged_attention(q, *pools, length), rtol=1e-5, atol=1e-5)
-    for length, parts in [(65, 2), (600, None)]:
+    for length, parts in [(65, 2), (2100, None)]:
         pools = scattered(length, 16, 2, 8, torch.float32)
         q, _ = queries(1, length, 2, 8, torch.float32)
         with pytest.raises(TypeError, match="not subscriptable"):
@@ -92,10 +92,10 @@ def test_only_a_context_of_several_parts_takes_the_second_kernel(monkeypatch):
 
 
 def test_a_long_context_is_split_by_itself():
-    pools = scattered(600, 16, 2, 8, torch.float32)
-    q, mask = queries(4, 600, 2, 8, torch.float32)
-    got = triton_attention.paged_attention(q, *pools, 600, mask)
-    torch.testing.assert_close(got, paged_attention(q, *pools, 600, mask), rtol=1e-5, atol=1e-5)
+    pools = scattered(2100, 16, 2, 8, torch.float32)
+    q, mask = queries(4, 2100, 2, 8, torch.float32)
+    got = triton_attention.paged_attention(q, *pools, 2100, mask)
+    torch.testing.assert_close(got, paged_attention(q, *pools, 2100, mask), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("parts", [2, 3, 5])

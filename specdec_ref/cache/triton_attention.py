@@ -1,8 +1,8 @@
 """Paged attention as a kernel for CUDA: reads each key and value where it lies, through the block table.
 
 For `PagedKVPool(model, num_blocks, attention=paged_attention)`. Needs triton, which torch's builds for CUDA bring
-along. The arithmetic is tested on a CPU through triton's interpreter; `lessons/recorded/paged_attention_gpu.json` holds
-errors and times from a GPU.
+along. The arithmetic is tested on a CPU through triton's interpreter, and the same tests passed on an H200;
+`lessons/recorded/paged_attention_gpu.json` holds errors and times from it.
 
 One new token has few queries to share among programs: with 8 key heads only 8 would run, on a chip with room for a
 hundred and more. So a long context is cut into parts, a program for each, and a second small kernel puts their results
@@ -11,6 +11,8 @@ together (flash decoding).
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -18,7 +20,7 @@ from torch import Tensor
 
 ROWS, KEYS = 16, 64  # queries a program holds, and keys it reads at a time: the smallest tile of a tensor core, times 4
 PROGRAMS = 2  # wanted for each multiprocessor: one waits for its keys while the other computes
-MIN_TILES, MAX_PARTS = 4, 128  # less in a part is not worth the second kernel, which holds all parts at once
+MIN_TILES, MAX_PARTS = 16, 128  # less in a part is not worth the second kernel, which holds all parts at once
 
 
 @triton.jit(do_not_specialize=["rows", "length", "span"])
@@ -120,6 +122,12 @@ def choose_parts(tiles: int, programs: int, processors: int) -> int:
     return max(1, min(PROGRAMS * processors // programs, tiles // MIN_TILES, MAX_PARTS))
 
 
+@cache
+def _processors(device: torch.device) -> int:
+    """Multiprocessors of a device, asked once; a CPU has none, so any number there."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 32
+
+
 def paged_attention(
     q: Tensor,
     keys: Tensor,
@@ -148,9 +156,8 @@ def paged_attention(
     q, keys, values = q.contiguous(), keys.contiguous(), values.contiguous()
     out = torch.empty_like(q)
     row_tiles, tiles = triton.cdiv(rows, ROWS), triton.cdiv(length, KEYS)
-    if parts is None:  # a CPU has no multiprocessors: any number
-        processors = torch.cuda.get_device_properties(q.device).multi_processor_count if q.is_cuda else 32
-        parts = choose_parts(tiles, n_heads * row_tiles, processors)
+    if parts is None:
+        parts = choose_parts(tiles, n_heads * row_tiles, _processors(q.device))
     span = triton.cdiv(tiles, parts)  # tiles of a part
     parts = triton.cdiv(tiles, span)  # so that no part is empty
     dim = max(16, triton.next_power_of_2(head_dim))
