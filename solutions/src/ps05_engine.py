@@ -99,7 +99,8 @@ print(f"after truncate(1) the cache holds {cache.length}")
 # all but the pending one, or fewer, and nothing at all before the first round. So the first pass takes in all that the
 # cache lacks, and every other pass the draft before.
 #
-# - At each place the law is `law(row, temperature)`, and the token is drawn from it. Hand over that law with the token.
+# - At each place the law is `law(row, temperature)`, and the token is drawn from it, by one `source.categorical`. Hand
+#   over that law with the token.
 # - `gamma` drafts take `gamma` passes, no more. So the last draft comes *out* of the last pass and never goes *in*.
 # - With `gamma == 0` nothing happens, and the answer is `([], [])`.
 #
@@ -528,8 +529,9 @@ def witness():
 checks.witness(witness, points=1)
 
 # %% [markdown]
-# **Repair it.** Copy the engine and mend it. It has to write the text of plain decoding for every drafter, with as
-# many passes as before, and feed nothing twice: no fresh cache in each round.
+# **Repair it.** Copy the engine and mend it. It has to write the text of plain decoding for every drafter. It asks
+# `propose` for as many drafts as before and uses all that come, so it takes as many passes as before. And it feeds
+# nothing twice: no fresh cache in each round.
 
 
 # %% solve="repair"

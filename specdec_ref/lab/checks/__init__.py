@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import random
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 GRADING_SEED = "SPECDEC_GRADING_SEED"
@@ -40,6 +41,28 @@ def _short(value: Any, width: int = 300) -> str:
     return text if len(text) <= width else text[: width - 4] + " ..."
 
 
+class NotWritten(CheckFailed):
+    """The learner's code is not there yet: other inputs would say the same."""
+
+
+def _raised(error: Exception, given: Any = None) -> CheckFailed:
+    """The failure to raise for an error of the learner's code, with the line of it."""
+    where = [f for f in traceback.extract_tb(error.__traceback__) if "specdec_ref" not in f.filename]
+    line = f", line {where[-1].lineno}: {where[-1].line}" if where else ""
+    return wrong(f"your code raised {type(error).__name__}: {_short(str(error))}{line}", given=given)
+
+
+@contextmanager
+def telling(given: Any) -> Iterator[None]:
+    """While the learner's code runs: an error that it raises is shown with what was `given`."""
+    try:
+        yield
+    except (CheckFailed, NotImplementedError):
+        raise
+    except Exception as error:  # whatever the learner's code raises
+        raise _raised(error, given) from None
+
+
 class Check:
     """A named check made of parts, each called with the learner's objects and a `random.Random`.
 
@@ -63,6 +86,8 @@ class Check:
             failure = self._failure(part, learners, random.Random(f"{seed} {self.name} {part.__name__}"))
             if failure is None:
                 continue
+            if isinstance(failure, NotWritten) and not marking:
+                raise failure from None
             if not marking:
                 again = f"add seed={seed} to this call, in a cell of your own, for the same inputs"
                 raise CheckFailed(f"{failure}\n  again     {again}") from None
@@ -83,9 +108,7 @@ class Check:
         except CheckFailed as failure:
             return CheckFailed(f"{self.name}: {failure}")
         except NotImplementedError as error:
-            return CheckFailed(f"{self.name}: not written yet ({_short(str(error), 80)})")
+            return NotWritten(f"{self.name}: not written yet ({_short(str(error), 80)})")
         except Exception as error:  # whatever the learner's code raises
-            where = [f for f in traceback.extract_tb(error.__traceback__) if "specdec_ref" not in f.filename]
-            line = f", line {where[-1].lineno}: {where[-1].line}" if where else ""
-            return CheckFailed(f"{self.name}: your code raised {type(error).__name__}: {_short(str(error))}{line}")
+            return CheckFailed(f"{self.name}: {_raised(error)}")
         return None

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from specdec_ref.lab.checks import Check, wrong
+from specdec_ref.lab.checks import Check, telling, wrong
 from specdec_ref.lab.checks.engine_models import (
     VOCAB,
     WatchedModel,
@@ -100,23 +100,28 @@ def _mended(repaired: Any, rng: random.Random, offers: str, gamma: int, n: int) 
     p, prompt = random_law(rng), some_text(rng, 1, 6)
     start, end = len(prompt), len(prompt) + n
     text = [*prompt, *greedy_text(p, prompt, n)]
-    model, offered = WatchedModel(p), {}
+    model, asked = WatchedModel(p), dict[int, int]()
+    # What is offered behind each length, whoever asks: more than gamma for who asks for more, or fewer, none at first.
+    offered = {}
+    for at in range(start, end):
+        size = gamma + 2 if offers == "full" else 0 if at == start else rng.randint(min(at == start + 1, gamma), gamma)
+        good = rng.choice([0, rng.randint(0, size), size])
+        offered[at] = [t if i < good else (t + 1) % VOCAB for i, t in enumerate(text[at : at + size])]
 
     def propose(tokens: Sequence[int], most: int) -> list[int]:
-        size = max(0, most) if offers == "full" else rng.randint(0, max(0, most))
-        good = rng.choice([0, rng.randint(0, size), size])
-        truth = text[len(tokens) : len(tokens) + size]
-        offered[len(tokens)] = [t if i < good else (t + 1) % VOCAB for i, t in enumerate(truth)]
-        return list(offered[len(tokens)])
+        asked[len(tokens)] = int(most)
+        return offered.get(len(tokens), [])[: max(0, most)]
 
-    got = ids(repaired(model, propose, list(prompt), n, gamma), "What repaired returns")
     given = f"a drafter of {offers} proposals, prompt {prompt}, max_new_tokens {n}, gamma {gamma}"
+    with telling(given):
+        result = repaired(model, propose, list(prompt), n, gamma)
+    got = ids(result, "What repaired returns")
     if got != text[start:]:
         mistake = ""
         for held, fed in model.passes:
             if held != text[: len(held)]:
                 mistake = f"the cache held {held}, and the text is {text[: len(held)]}: a rejected draft is left in it"
-            elif len(held) + len(fed) >= start and fed[0] != text[len(held)]:
+            elif len(held) + len(fed) >= start and len(held) < end and fed[0] != text[len(held)]:
                 mistake = f"the cache held {held}, and {fed} was fed behind it: a committed token is missing between"
             if mistake:
                 break
@@ -124,10 +129,9 @@ def _mended(repaired: Any, rng: random.Random, offers: str, gamma: int, n: int) 
             mistake = "the text ended before the budget was used up"
         what = "The text is not that of plain decoding."
         raise wrong(what, given=given, got=got, expected=text[start:], mistake=mistake)
+    passes = [(held, fed) for held, fed in model.passes if len(held) + len(fed) >= start]  # without the prompt's
     at = start
-    for held, fed in model.passes:
-        if len(held) + len(fed) < start:
-            continue  # the prompt
+    for number, (held, fed) in enumerate(passes):
         if at > start and not held:
             raise wrong(
                 "The text is right, but tokens are fed again that the cache held before.",
@@ -136,16 +140,21 @@ def _mended(repaired: Any, rng: random.Random, offers: str, gamma: int, n: int) 
                 expected="the pending token and the drafts",
                 mistake="a roll-back keeps what is right: no fresh cache in each round",
             )
-        drafts = offered.get(at, [])[: max(0, min(gamma, end - at - 1))]
-        if len(held) + 1 != at or fed[1:][: len(drafts)] != drafts:
+        most = min(gamma, end - at - 1)
+        drafts = offered.get(at, [])[: max(0, most)]
+        if at >= end or held != text[: at - 1] or fed != [text[at - 1], *drafts]:
+            mistake = "use every draft that is proposed, and keep the whole agreeing prefix"
+            if at < end and asked.get(at, 0) < most:
+                mistake = f"ask propose for min(gamma, tokens left - 1) drafts in every round: {most} here, and "
+                mistake += f"{asked[at]} were asked for" if at in asked else "it was not asked"
             raise wrong(
                 "The text is right, but the passes are others than those of a right engine.",
-                given=given,
+                given=f"{given}; pass {number + 1} behind the prompt",
                 got=f"a pass over {fed}, behind {held}",
-                expected=f"a pass over {text[at - 1 : at] + drafts}, behind {text[: at - 1]}",
-                mistake="use every draft that is proposed, and keep the whole agreeing prefix",
+                expected=f"a pass over {[text[at - 1], *drafts]}, behind {text[: at - 1]}" if at < end else "no pass",
+                mistake=mistake,
             )
-        at += next((i for i, t in enumerate(fed[1:]) if t != text[at + i]), len(fed) - 1) + 1
+        at += next((i for i, (a, b) in enumerate(zip(drafts, text[at:])) if a != b), len(drafts)) + 1
 
 
 def repair_with_short_proposals(repaired: Any, rng: random.Random) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+from contextlib import nullcontext
 from itertools import product
 from typing import Any
 
-from specdec_ref.lab.checks import Check, wrong
+from specdec_ref.lab.checks import Check, telling, wrong
 from specdec_ref.lab.checks.engine_models import (
     CLOSE,
     WatchedModel,
@@ -26,10 +27,17 @@ from specdec_ref.proof.enumeration import enumerate_law
 from specdec_ref.sampling import RandomSource
 
 
-def _drafted(draft: Any, model: WatchedModel, cache: Any, tokens: list[int], gamma: int, T: float, source: Any) -> Any:
-    """What the learner's `draft` returns: (ids, laws as they came); `tokens` stays as it was."""
+def _drafted(
+    draft: Any, model: WatchedModel, cache: Any, tokens: list[int], gamma: int, T: float, source: Any, tell: bool = True
+) -> Any:
+    """What the learner's `draft` returns: (ids, laws as they came); `tokens` stays as it was.
+
+    tell: show an error with what was given. An enumeration needs the error of its source as it is.
+    """
     before = list(tokens)
-    drafted, laws = pair(draft(model, cache, tokens, gamma, T, source), "draft")
+    given = f"tokens {tokens}, the cache holds {cache.held}, gamma {gamma}, temperature {T:g}"
+    with telling(given) if tell else nullcontext():
+        drafted, laws = pair(draft(model, cache, tokens, gamma, T, source), "draft")
     if list(tokens) != before:
         raise wrong(
             "draft changed the list `tokens` that it was given.",
@@ -55,9 +63,10 @@ def drafts_are_greedy(draft: Any, rng: random.Random) -> None:
     for gamma in range(1, 9):
         law, tokens = random_law(rng), some_text(rng)
         model = WatchedModel(law)
-        got, _ = _drafted(draft, model, model.holding(tokens[:-1]), tokens, gamma, 0.0, RandomSource(1))
+        got, laws = _drafted(draft, model, model.holding(tokens[:-1]), tokens, gamma, 0.0, RandomSource(1))
         expected = greedy_text(law, tokens, gamma)
         if got != expected:
+            first = floats(laws[0], "Law 0")
             mistake = "read the last row of each pass, and feed each draft in the pass behind it"
             if model.passes and model.passes[0][1] == tokens:
                 mistake = "the whole text was fed: what the cache holds already must not be fed again"
@@ -65,6 +74,8 @@ def drafts_are_greedy(draft: Any, rng: random.Random) -> None:
                 mistake = "each draft continues the same text: feed the draft before, not the pending token again"
             elif got[0] == best(law, tokens[:-1]):
                 mistake = "the pending token was not fed before the first draft"
+            elif same(first, tempered(law, tokens, 1.0)):
+                mistake = "law 0 is the one at temperature 1: hand the temperature that was asked for, here 0, to `law`"
             raise wrong(
                 f"The greedy drafts are others (gamma {gamma}).",
                 given=f"tokens {tokens}, the cache holds all but the last",
@@ -86,7 +97,12 @@ def draft_catches_up(draft: Any, rng: random.Random) -> None:
         if got != expected:
             first = model.passes[0] if model.passes else ([], [])
             mistake = f"the first pass was fed {first[1]}; the cache lacked {tokens[len(held) :]}"
-            if first[1] == tokens[-1:]:
+            if first[1] == tokens[len(held) :] and got[0] == best(law, tokens[: len(held) + 1]):
+                mistake = (
+                    "the first row of the first pass was read: it has seen one of the tokens that were fed. The last "
+                )
+                mistake += "row, [-1], has seen them all"
+            elif first[1] == tokens[-1:]:
                 mistake += ": with the pending token alone there is a hole in the cache. It lacks the last draft, too, "
                 mistake += "after a round in which all drafts were kept"
             elif held and first[1] == tokens:
@@ -140,8 +156,8 @@ def drafts_follow_their_law(draft: Any, rng: random.Random) -> None:
 
     def program(source: Any) -> tuple[int, ...]:
         model = WatchedModel(law, 3)
-        drafted, _ = _drafted(draft, model, model.holding(tokens[:-1]), tokens, 2, T, source)
-        asked.append(bool(getattr(source, "choices", ())))
+        drafted, _ = _drafted(draft, model, model.holding(tokens[:-1]), tokens, 2, T, source, tell=False)
+        asked.append(len(getattr(source, "choices", ())))
         return tuple(drafted)
 
     try:
@@ -165,10 +181,18 @@ def drafts_follow_their_law(draft: Any, rng: random.Random) -> None:
             expected=f"probability {expected[off[1]]:.4f}",
             mistake=mistake,
         )
+    if set(asked) != {2}:
+        raise wrong(
+            "Each draft is one draw: one call of source.categorical(its law).",
+            given=f"tokens {tokens}, gamma 2, temperature {T:g}",
+            got=f"{max(asked)} random choices",
+            expected="2 random choices",
+            mistake="a draw was made and not used: later draws come out otherwise than from the same seed elsewhere",
+        )
 
 
 def draft_keeps_its_cache(draft: Any, rng: random.Random) -> None:
-    """gamma passes; then the cache holds the text and all drafts but the last. Gamma 0 does nothing."""
+    """gamma passes, nothing fed twice; then the cache holds the text and all drafts but the last. Gamma 0: nothing."""
     for gamma in [0, *range(1, 9)]:
         law, tokens = random_law(rng), some_text(rng, 4, 8)
         held = tokens[: -rng.randint(1, 2)]
@@ -176,8 +200,9 @@ def draft_keeps_its_cache(draft: Any, rng: random.Random) -> None:
         cache = model.holding(held)
         drafted, _ = _drafted(draft, model, cache, tokens, gamma, rng.choice([0.0, 0.9]), RandomSource(7))
         expected = [*tokens, *drafted[:-1]] if gamma else held
-        n = len(model.passes)
-        if n == gamma and cache.held == expected:
+        right = [(held, tokens[len(held) :])] + [([*tokens, *drafted[:i]], [drafted[i]]) for i in range(gamma - 1)]
+        right, n = right[:gamma], len(model.passes)
+        if model.passes == right and cache.held == expected:
             continue
         mistake = "at first feed all that the cache lacks, then each draft once"
         if gamma == 0:
@@ -186,13 +211,20 @@ def draft_keeps_its_cache(draft: Any, rng: random.Random) -> None:
             mistake = "the last draft was fed, too: that is one pass more than there are drafts"
         elif n > gamma:
             mistake = "take in all that the cache lacks in one pass"
+        elif model.passes == right:
+            mistake = (
+                "draft takes nothing out of the cache: it is not known yet which drafts are kept. Rolling back is "
+            )
+            mistake += "part C"
+        elif n == gamma and cache.held == expected:
+            mistake = "what the cache held before was fed again: leave it there, and feed only what it lacks"
         elif cache.held == held or n < gamma:
             mistake = "the cache that was handed in is not used"
         raise wrong(
             f"Passes and cache are not as they should be, with gamma {gamma}.",
             given=f"tokens {tokens}, the cache held {held}; drafted {drafted}",
-            got=f"{n} passes, cache {cache.held}",
-            expected=f"{gamma} passes, cache {expected}",
+            got=f"{n} passes, over {[fed for _, fed in model.passes]}; cache {cache.held}",
+            expected=f"{gamma} passes, over {[fed for _, fed in right]}; cache {expected}",
             mistake=mistake,
         )
 

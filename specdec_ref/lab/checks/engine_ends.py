@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from specdec_ref.lab.checks import Check, wrong
+from specdec_ref.lab.checks import Check, telling, wrong
 from specdec_ref.lab.checks.engine_models import (
     VOCAB,
     WatchedModel,
@@ -20,17 +20,17 @@ def _rolled(roll_back: Any, rng: random.Random, held: list[int], tokens: list[in
     cache = WatchedModel(random_law(rng)).holding(held)
     given = f"{story}; the cache holds {held}, committed are {tokens}"
     before = list(tokens)
-    try:
-        roll_back(cache, tokens)
-    except ValueError as error:
-        if "cannot truncate" not in str(error):
-            raise
-        mistake = ""
-        if keep == len(held):
-            mistake = "there is nothing to take back: this cache is shorter already than all tokens but the pending one"
-        raise wrong(
-            f"roll_back raised: {error}.", given=given, got=str(error), expected=f"cache {held[:keep]}", mistake=mistake
-        ) from None
+    with telling(given):
+        try:
+            roll_back(cache, tokens)
+        except ValueError as error:
+            if "cannot truncate" not in str(error):
+                raise
+            mistake = ""
+            if keep == len(held):
+                mistake = "there is nothing to take back: this cache is shorter than all tokens but the pending one"
+            what, expected = f"roll_back raised: {error}.", f"cache {held[:keep]}"
+            raise wrong(what, given=given, got=str(error), expected=expected, mistake=mistake) from None
     if tokens != before:
         raise wrong("roll_back changed the list of committed tokens.", given=before, got=tokens)
     if cache.held == held[:keep]:
@@ -43,6 +43,8 @@ def _rolled(roll_back: Any, rng: random.Random, held: list[int], tokens: list[in
     elif n == keep + 1:
         mistake = "one token too many stays. The newest committed token is pending: no pass has taken it in, and what "
         mistake += "stands in its place is a rejected draft"
+    elif n > keep:
+        mistake = f"{n - keep} tokens too many stay: rejected drafts are among them"
     elif n < keep:
         mistake = f"{keep - n} committed token{'s are' if keep - n > 1 else ' is'} lost: rolled back too far"
     raise wrong(
@@ -56,7 +58,7 @@ def _rolled(roll_back: Any, rng: random.Random, held: list[int], tokens: list[in
 
 def rolls_back_the_target(roll_back: Any, rng: random.Random) -> None:
     """gamma drafts, 0 to gamma kept: the target's cache held the text, the pending token and all drafts."""
-    for gamma in range(9):
+    for gamma in reversed(range(9)):  # many drafts first: what was not rolled back is told from one token too many
         for accepted in range(gamma + 1):
             text, drafted = some_text(rng, 1, 6), [rng.randrange(VOCAB) for _ in range(gamma)]
             tokens = [*text, *drafted[:accepted], rng.randrange(VOCAB)]
@@ -66,7 +68,7 @@ def rolls_back_the_target(roll_back: Any, rng: random.Random) -> None:
 
 def rolls_back_the_draft(roll_back: Any, rng: random.Random) -> None:
     """The draft's cache held all drafts but the last; where all were kept, nothing is to be taken back."""
-    for gamma in range(1, 9):
+    for gamma in reversed(range(1, 9)):
         for accepted in range(gamma + 1):
             text, drafted = some_text(rng, 1, 6), [rng.randrange(VOCAB) for _ in range(gamma)]
             tokens = [*text, *drafted[:accepted], rng.randrange(VOCAB)]
@@ -99,7 +101,9 @@ def _counted(how_many: Any, gamma: int, n: int, end: int, context: int | None) -
         for g in range(gamma + 1)
         if g == 0 or (n + g + 1 <= end and (context is None or len([*range(n), *range(g - 1)]) <= context))
     ]
-    got = how_many(gamma, n, end) if context is None else how_many(gamma, n, end, context)
+    where = f"gamma {gamma}, {n} tokens now, end at {end}" + ("" if context is None else f", draft's context {context}")
+    with telling(where):
+        got = how_many(gamma, n, end) if context is None else how_many(gamma, n, end, context)
     try:
         same_number = got is not None and int(got) == got == max(fits)
     except (TypeError, ValueError):
@@ -120,7 +124,6 @@ def _counted(how_many: Any, gamma: int, n: int, end: int, context: int | None) -
             mistake = (
                 "more would fit: the last draft never goes into the draft's cache, and the last emitted token is free"
             )
-    where = f"gamma {gamma}, {n} tokens now, end at {end}" + ("" if context is None else f", draft's context {context}")
     raise wrong("Another number of drafts is right.", given=where, got=got, expected=max(fits), mistake=mistake)
 
 
@@ -145,8 +148,20 @@ limit = Check("how_many_drafts", [limit_keeps_the_budget, limit_keeps_the_drafts
 
 
 def _was_cut(cut: Any, emitted: list[int], eos: Any, end: int) -> None:
-    before = list(emitted)
-    got, expected = ids(cut(emitted, eos), "What cut returns"), before[:end]
+    before, given = list(emitted), f"emitted {emitted}, eos {eos}"
+    with telling(given):
+        result = cut(emitted, eos)
+    if result is not None and not hasattr(result, "__len__"):
+        what = "cut has to return a list: the loop looks at its last token, and counts it."
+        raise wrong(what, given=given, got=repr(result), mistake="a generator can be read only once: return a list")
+    if emitted != before:
+        raise wrong(
+            "cut changed the list that it was given.",
+            given=given,
+            got=emitted,
+            mistake="whoever called it still needs that list: make a new one, emitted[:n] for instance",
+        )
+    got, expected = ids(result, "What cut returns"), before[:end]
     if got == expected:
         return
     mistake = ""
@@ -159,7 +174,6 @@ def _was_cut(cut: Any, emitted: list[int], eos: Any, end: int) -> None:
         mistake = "the end token itself belongs to the text"
     elif not stops:
         mistake = "no token here ends the text: all are kept"
-    given = f"emitted {before}, eos {eos}"
     raise wrong("The text ends elsewhere.", given=given, got=got, expected=expected, mistake=mistake)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from specdec_ref.lab.checks import Check, wrong
+from specdec_ref.lab.checks import Check, telling, wrong
 from specdec_ref.lab.checks.engine_models import (
     CLOSE,
     RIGHT,
@@ -64,12 +65,13 @@ class Run:
         given = list(prompt)
         told = {"source": RandomSource(1), "temperature": 0.0, "eos": eos, "on_round": on_round}
         self.given = f"prompt {self.prompt}, max_new_tokens {n}, gamma {gamma}" + (f", eos {eos}" if eos else "")
-        try:
-            out = generate(self.target, self.draft, given, n, gamma, RIGHT, right_greedy_rule, **told)
-        except ValueError as error:
-            if not ("new tokens exceed" in str(error) and self.diagnosis()):
-                raise
-            raise wrong(f"A pass was refused: {error}", given=self.given, mistake=self.diagnosis()) from None
+        with telling(self.given):
+            try:
+                out = generate(self.target, self.draft, given, n, gamma, RIGHT, right_greedy_rule, **told)
+            except ValueError as error:
+                if not ("new tokens exceed" in str(error) and self.diagnosis()):
+                    raise
+                raise wrong(f"A pass was refused: {error}", given=self.given, mistake=self.diagnosis()) from None
         self.kept_prompt = given == self.prompt
         self.out = ids(out, "What generate returns")
         if must_tell and not self.rounds:
@@ -141,59 +143,84 @@ def loop_needs_as_many_passes(generate: Any, rng: random.Random) -> None:
             )
 
 
+def _look_at_rounds(run: Run, q: Law, text: Sequence[int]) -> None:
+    """After every round both caches hold what a fresh prefill would give, also after the last.
+
+    text: the prompt and all new tokens, as far as they go.
+    """
+    rounds, tokens = rounds_of(run.p, q, run.prompt, len(run.prompt) + run.n, run.gamma), list(run.prompt)
+    for i, (told, target_cache, draft_cache) in enumerate(run.rounds):
+        drafted, accepted = rounds[i] if i < len(rounds) else (0, 0)
+        before, tokens = tokens, list(text[: len(tokens) + accepted + 1])
+        given = f"{run.given}; round {i + 1}: {accepted} of {drafted} drafts kept"
+        if told != tokens:
+            mistake = ""
+            if told == tokens[len(run.prompt) :]:
+                mistake = "give all committed tokens, the prompt's too"
+            elif told == before:
+                mistake = "on_round comes when the round's tokens are committed"
+            elif told[: len(tokens)] == tokens:
+                mistake = "tokens behind the EOS were committed: cut what is emitted before it becomes part of the text"
+            raise wrong("on_round was told other tokens.", given=given, got=told, expected=tokens, mistake=mistake)
+        right = tokens[:-1]
+        if target_cache != right:
+            mistake = "the target's cache was not rolled back to all committed tokens but the pending one"
+            if draft_cache == right and q is not run.p:
+                mistake += " (are the two caches in the wrong order?)"
+            elif len(target_cache) < len(right):
+                mistake = "the target's cache was rolled back too far: roll back when the tokens are committed"
+            raise wrong(
+                "The target's cache is wrong after a round.",
+                given=given,
+                got=target_cache,
+                expected=right,
+                mistake=mistake,
+            )
+        # The last draft never went into the draft's cache; where nothing was drafted, it may be far behind.
+        least = min(len(right), len(before) + drafted - 1) if drafted else 0
+        if draft_cache != right[: len(draft_cache)] or len(draft_cache) < least:
+            mistake = "the draft's cache was not rolled back: it needs it as the target's does"
+            if len(draft_cache) < least:
+                mistake = "committed tokens were taken out of the draft's cache, or it is new in each round"
+            raise wrong(
+                "The draft's cache is wrong after a round.",
+                given=given,
+                got=draft_cache,
+                expected=right[:least],
+                mistake=mistake,
+            )
+    if len(run.rounds) != len(run.verifying):
+        raise wrong(
+            "on_round comes once a round.",
+            given=run.given,
+            got=f"{len(run.rounds)} calls in {len(run.verifying)} rounds",
+            mistake="the last round counts, too: call it before the loop is left, also where an EOS ends the text",
+        )
+
+
+def _look_for_tokens_fed_twice(run: Run) -> None:
+    """A pass of the draft model begins behind what is right of the cache, not with tokens that were in it."""
+    cached: list[int] = []
+    for held, fed in run.draft.passes:
+        if held == cached[: len(held)] and fed[:1] == cached[len(held) : len(held) + 1]:
+            raise wrong(
+                "The draft model was fed tokens again that its cache held before.",
+                given=run.given,
+                got=f"a pass over {fed}, behind {held}",
+                expected=f"the cache as it was rolled back, with the text's beginning out of {cached}",
+                mistake="the draft's cache lives through all rounds: make it once, and only roll it back",
+            )
+        cached = [*held, *fed]
+
+
 def loop_keeps_both_caches(generate: Any, rng: random.Random) -> None:
-    """After every round both caches hold what a fresh prefill would give; on_round is told."""
+    """After every round both caches hold what a fresh prefill would give; on_round is told, nothing is fed twice."""
     for gamma in range(1, 9):
         p, prompt, n = random_law(rng), some_text(rng), 16
         for q in (p, contrary_law(p), similar_law(p, rng)):
             run = Run(generate, p, q, prompt, n, gamma, must_tell=True)
-            expected, tokens = rounds_of(p, q, prompt, len(prompt) + n, gamma), list(prompt)
-            right = [*prompt, *greedy_text(p, prompt, n)]
-            for i, (told, target_cache, draft_cache) in enumerate(run.rounds):
-                drafted, accepted = expected[i] if i < len(expected) else (0, 0)
-                tokens = right[: len(tokens) + accepted + 1]
-                given = f"{run.given}; round {i + 1}: {accepted} of {drafted} drafts kept"
-                if told != tokens:
-                    mistake = "give all committed tokens, the prompt's too" if told == tokens[len(prompt) :] else ""
-                    if told == tokens[: -accepted - 1]:
-                        mistake = "on_round comes when the round's tokens are committed"
-                    raise wrong(
-                        "on_round was told other tokens.", given=given, got=told, expected=tokens, mistake=mistake
-                    )
-                if target_cache != tokens[:-1]:
-                    mistake = "the target's cache was not rolled back to all committed tokens but the pending one"
-                    if draft_cache == tokens[:-1] and q is not p:
-                        mistake += " (are the two caches in the wrong order?)"
-                    elif len(target_cache) < len(tokens) - 1:
-                        mistake = "the target's cache was rolled back too far: roll back when the tokens are committed"
-                    raise wrong(
-                        "The target's cache is wrong after a round.",
-                        given=given,
-                        got=target_cache,
-                        expected=tokens[:-1],
-                        mistake=mistake,
-                    )
-                most = tokens[:-1]
-                lacks = 1 if drafted and accepted == drafted else 0
-                behind = len(most) - len(draft_cache)
-                if draft_cache != most[: len(draft_cache)] or (drafted and behind > lacks):
-                    mistake = "the draft's cache was not rolled back: it needs it as the target's does"
-                    if behind > lacks:
-                        mistake = "committed tokens were taken out of the draft's cache, or it is new in each round"
-                    raise wrong(
-                        "The draft's cache is wrong after a round.",
-                        given=given,
-                        got=draft_cache,
-                        expected=most[: len(most) - lacks],
-                        mistake=mistake,
-                    )
-            if len(run.rounds) != len(run.verifying):
-                raise wrong(
-                    "on_round comes once a round.",
-                    given=run.given,
-                    got=f"{len(run.rounds)} calls in {len(run.verifying)} rounds",
-                    mistake="the last round counts, too: call it before the loop is left",
-                )
+            _look_at_rounds(run, q, [*prompt, *greedy_text(p, prompt, n)])
+            _look_for_tokens_fed_twice(run)
 
 
 def loop_runs_on_a_real_cache(generate: Any, rng: random.Random) -> None:
@@ -216,8 +243,8 @@ def _run_tiny(generate: Any, rng: random.Random, gamma: int) -> None:
             if length >= len(text):
                 what = f"The cache of the {one.name} is too long: it holds {length} tokens, {len(text)} are committed."
                 raise wrong(what, given=given, mistake="it was not rolled back")
-            here = one.forward(torch.tensor(text[length:]), cache)[-1]
-            cache.truncate(length)
+            new = torch.tensor(text[length:])
+            here = one.forward(new, cache.copy(len(new)))[-1]
             off = (here - one.next_logits(text)).abs().max().item()
             if off > CLOSE:
                 what = f"The cache of the {one.name} does not answer as a freshly filled one."
@@ -225,9 +252,9 @@ def _run_tiny(generate: Any, rng: random.Random, gamma: int) -> None:
                 raise wrong(what, given=given, got=differ, mistake="it was not rolled back, or too far")
 
     told = {"source": RandomSource(1), "on_round": on_round}
-    got = ids(
-        generate(target, model, list(prompt), n, gamma, RIGHT, right_greedy_rule, **told), "What generate returns"
-    )
+    with telling(given):
+        out = generate(target, model, list(prompt), n, gamma, RIGHT, right_greedy_rule, **told)
+    got = ids(out, "What generate returns")
     expected: list[int] = []
     while len(expected) < n:
         expected.append(int(target.next_logits([*prompt, *expected]).argmax()))
@@ -287,18 +314,19 @@ def loop_stops_at_every_place(generate: Any, rng: random.Random) -> None:
         n = 11
         text = greedy_text(p, prompt, n)
         for i in range(n):
-            q, (other, another) = rng.choice([p, similar_law(p, rng, 60)]), rng.sample(range(60, 90), 2)
+            q, (other, another) = (similar_law(p, rng, 60) if i % 2 else p), rng.sample(range(60, 90), 2)
             for eos in ((text[i],), [other, text[i], another])[i % 2 :]:
                 end = text.index(text[i]) + 1
                 run = Run(generate, p, q, prompt, n, gamma, eos=eos)
                 got, mistake = len(run.out), ""
-                if got < end and prompt[-1] in eos:
-                    mistake = "the EOS in the prompt ended the text"
+                if got < end and any(t in eos for t in prompt):
+                    mistake = "an EOS in the prompt ends nothing: only new tokens count"
                 elif run.out == text[: end - 1]:
                     mistake = "the EOS itself belongs to the text"
                 elif got > end and run.out == text[:got]:
                     mistake = "the text went on behind the EOS: cut what is emitted, and leave the loop"
                 run.expect(text[:end], f"Token {end} of the text is EOS.", mistake)
+                _look_at_rounds(run, q, [*prompt, *text[:end]])
         for at in (-1, 0):
             ends = [prompt[at]]
             stop = next((i + 1 for i, t in enumerate(text) if t in ends), n)
@@ -330,21 +358,47 @@ def loop_trusts_no_draft(generate: Any, rng: random.Random) -> None:
         )
 
 
-def loop_follows_the_targets_law(generate: Any, rng: random.Random) -> None:
-    """Sampling, three tokens over three ids, for every way that chance can fall: exactly the target's law."""
-    T, p, prompt = rng.choice([0.5, 0.8, 1.3]), random_law(rng, 3), some_text(rng, 1, 3, vocab=3)
-    q, gamma, n = random_law(rng, 3), rng.choice([1, 2, 3]), 3
+def _parts_at(T: float) -> Any:
+    """Right parts that look at the temperature that they are given."""
+
+    def look(name: str, temperature: Any) -> None:
+        if temperature != T:
+            raise wrong(
+                f"parts.{name} was given another temperature than generate.",
+                got=repr(temperature),
+                expected=f"{T:g}",
+                mistake="the temperature does not reach the parts: both models need the same temperature",
+            )
+
+    def draft(model: Any, cache: Any, tokens: Any, gamma: Any, temperature: Any, source: Any) -> Any:
+        look("draft", temperature)
+        return RIGHT.draft(model, cache, tokens, gamma, temperature, source)
+
+    def verify(model: Any, cache: Any, tokens: Any, drafted: Any, q: Any, rule: Any, temperature: Any) -> Any:
+        look("verify", temperature)
+        return RIGHT.verify(model, cache, tokens, drafted, q, rule, temperature)
+
+    return SimpleNamespace(**{**vars(RIGHT), "draft": draft, "verify": verify})
+
+
+def _follows(
+    generate: Any, p: Law, q: Law, prompt: Sequence[int], gamma: int, T: float, eos: Sequence[int], n: int = 3
+) -> None:
+    """Three tokens over three ids, for every way that chance can fall: exactly the target's law."""
+    given = f"prompt {list(prompt)}, {n} tokens, gamma {gamma}, eos {tuple(eos)}, every outcome of the source"
 
     def text_law(at: float) -> dict[tuple[int, ...], float]:
         laws: dict[tuple[int, ...], float] = {(): 1.0}
         for _ in range(n):
-            laws = {(*t, x): w * tempered(p, [*prompt, *t], at)[x] for t, w in laws.items() for x in range(3)}
+            ended = {t: w for t, w in laws.items() if t[-1:] and t[-1] in eos}
+            going = {t: w for t, w in laws.items() if t not in ended}
+            laws = ended | {(*t, x): w * tempered(p, [*prompt, *t], at)[x] for t, w in going.items() for x in range(3)}
         return laws
 
     def program(source: Any) -> tuple[int, ...]:
         target, model = WatchedModel(p, 3, name="target"), WatchedModel(q, 3, name="draft model")
-        rule = right_sampling_rule(source)
-        out = generate(target, model, list(prompt), n, gamma, RIGHT, rule, temperature=T, source=source)
+        told = {"temperature": T, "source": source, "eos": tuple(eos)}
+        out = generate(target, model, list(prompt), n, gamma, _parts_at(T), right_sampling_rule(source), **told)
         return tuple(ids(out, "What generate returns"))
 
     try:
@@ -352,27 +406,41 @@ def loop_follows_the_targets_law(generate: Any, rng: random.Random) -> None:
     except RuntimeError as error:
         if "branches" in str(error):
             what = "Three tokens were asked for, and far more random choices were made than they need."
-            raise wrong(what, given=f"prompt {prompt}, gamma {gamma}", mistake="the budget is overstepped") from None
+            raise wrong(what, given=given, mistake="the budget is overstepped") from None
         raise wrong("The same choices of `source` gave different texts: some chance comes from elsewhere.") from None
     expected = text_law(T)
-    off = max((abs(got.get(k, 0) - v), k) for k, v in expected.items())
+    off = max((abs(got.get(k, 0) - expected.get(k, 0)), k) for k in {*expected, *got})
     if off[0] > CLOSE:
         mistake = (
             "if greedy text is right: both models need the same temperature, and the rule the laws that draft gave"
         )
-        if any(len(text) != n for text in got):
+        if any(len(text) != n and text[-1:] and text[-1] not in eos for text in got):
             mistake = "texts have other lengths than max_new_tokens"
         elif max(abs(got.get(k, 0) - v) for k, v in text_law(1.0).items()) <= CLOSE:
             mistake = "this is the law at temperature 1: the temperature does not reach the parts"
         elif len(got) == 1:
             mistake = "always the same text: the temperature does not reach the parts"
+        elif eos:
+            mistake = (
+                "every token that was drawn has to be verified, a drafted EOS too: dropping it unseen makes it rare"
+            )
         raise wrong(
             f"Sampled text does not follow the target's law (temperature {T:g}): look at the text {list(off[1])}.",
-            given=f"prompt {prompt}, 3 tokens, gamma {gamma}, every outcome of the source",
+            given=given,
             got=f"probability {got.get(off[1], 0):.4f}",
-            expected=f"probability {expected[off[1]]:.4f}",
+            expected=f"probability {expected.get(off[1], 0):.4f}",
             mistake=mistake,
         )
+
+
+def loop_follows_the_targets_law(generate: Any, rng: random.Random) -> None:
+    """Sampling, without an EOS and with one, which may be drafted."""
+    T, p, prompt = rng.choice([0.5, 0.8, 1.3]), random_law(rng, 3), some_text(rng, 1, 3, vocab=3)
+    q, gamma = random_law(rng, 3), rng.choice([1, 2, 3])
+    _follows(generate, p, q, prompt, gamma, T, ())
+    _follows(generate, p, q, prompt, gamma, T, (rng.randrange(3),))
+    same: Law = lambda tokens: [0.5, 0.3, 0.2]  # noqa: E731
+    _follows(generate, same, same, [0], 2, 1.0, (2,))
 
 
 def loop_takes_any_prompt(generate: Any, rng: random.Random) -> None:

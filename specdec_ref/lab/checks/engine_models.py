@@ -16,7 +16,8 @@ from specdec_ref.lab.checks import wrong
 from specdec_ref.models.scripted import Law
 
 VOCAB = 9
-CLOSE = 1e-9
+CLOSE = 1e-5
+"""Largest difference that counts as rounding: float32 keeps below it, and no mistake is this small."""
 
 
 class WatchedCache:
@@ -113,6 +114,13 @@ class TinyCache:
         """Keep the first `length` tokens. Raises ValueError outside 0..length."""
         check_truncate(self.length, length)
         self.length = length
+
+    def copy(self, more: int) -> TinyCache:
+        """A copy with place for `more` tokens behind those that it holds: to be asked without touching this one."""
+        other = TinyCache(self.length + more, self.keys.shape[1])
+        other.length = self.length
+        other.keys[: self.length], other.values[: self.length] = self.keys[: self.length], self.values[: self.length]
+        return other
 
 
 class TinyModel(Model):
@@ -247,7 +255,7 @@ def same(a: Sequence[float], b: Sequence[float]) -> bool:
 
 def shown(law: Sequence[float]) -> str:
     """A law for a message."""
-    return "[" + ", ".join(f"{x:.3f}" for x in law) + "]"
+    return "[" + ", ".join(f"{x:.5f}" for x in law) + "]"
 
 
 def _law(logits: Tensor, temperature: float) -> Tensor:

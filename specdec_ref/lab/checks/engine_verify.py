@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_ref.lab.checks import Check, wrong
+from specdec_ref.lab.checks import Check, telling, wrong
 from specdec_ref.lab.checks.engine_models import (
     VOCAB,
     WatchedModel,
@@ -48,7 +48,16 @@ def _look_at_rule(rule: Any, rng: random.Random, agrees: Sequence[bool]) -> None
     choices = p.argmax(-1).tolist()
     accepted = next((i for i, a in enumerate(agrees) if not a), len(agrees))
     expected = (accepted, choices[accepted])
-    first, second = pair(rule(list(drafted), q, p), "greedy_rule")
+    given = (list(drafted), p.clone())
+    with telling(f"drafted {drafted}, best token of each row {choices}"):
+        first, second = pair(rule(drafted, q, p), "greedy_rule")
+    if drafted != given[0] or not torch.equal(p, given[1]):
+        raise wrong(
+            "greedy_rule changed what it was given.",
+            given=f"drafted {given[0]}, best token of each row {choices}",
+            got=f"drafted {drafted}",
+            mistake="whoever called it still needs the drafts: count them, and leave them as they are",
+        )
     try:
         got = (int(first), int(second))
     except (TypeError, ValueError):
@@ -113,7 +122,8 @@ def _verified(
         return answered
 
     given = (list(tokens), list(drafted))
-    emitted = verify(model, cache, tokens, drafted, q, rule, T)
+    with telling(f"tokens {tokens}, drafted {drafted}, temperature {T:g}"):
+        emitted = verify(model, cache, tokens, drafted, q, rule, T)
     if (tokens, drafted) != given:
         raise wrong(
             "verify changed a list that it was given.",
@@ -128,10 +138,18 @@ def _verified(
 
 
 def verify_is_one_pass(verify: Any, rng: random.Random) -> None:
-    """The pending token and the drafts go in, in one pass."""
+    """The pending token and the drafts go in, in one pass, and stay in the cache."""
     for gamma in reversed(range(9)):
         v = _verified(verify, rng, gamma, 0.0)
         fed, expected = [f for _, f in v.model.passes], [v.tokens[-1], *v.drafted]
+        if fed == [expected] and v.cache.held != [*v.tokens, *v.drafted]:
+            raise wrong(
+                "After verify the cache holds `tokens` and `drafted`.",
+                given=f"tokens {v.tokens}, drafted {v.drafted}; the rule kept none",
+                got=v.cache.held,
+                expected=[*v.tokens, *v.drafted],
+                mistake="verify takes nothing out of the cache: the loop rolls it back when the tokens are committed",
+            )
         if fed == [expected]:
             continue
         mistake = ""
@@ -161,10 +179,11 @@ def verify_asks_the_rule(verify: Any, rng: random.Random) -> None:
         if ids(drafted, "The rule's first argument") != v.drafted:
             raise wrong("The rule's first argument is the drafts.", given=given, got=drafted, expected=v.drafted)
         rows = [floats(row, "A row of p") for row in p]
-        if len(q) != gamma or any(not same(floats(a, "q"), b.tolist()) for a, b in zip(q, v.q)):
+        if q is None or len(q) != gamma or any(not same(floats(a, "q"), b.tolist()) for a, b in zip(q, v.q)):
             raise wrong(
                 "The rule's second argument is q, the laws of the drafts, as verify was given them.",
                 given=given,
+                got="None" if q is None else None,
                 mistake="p and q are exchanged" if gamma and same(rows[0], v.q[0].tolist()) else "",
             )
         expected = [tempered(v.law, [*v.tokens, *v.drafted[:i]], T) for i in range(gamma + 1)]
@@ -182,6 +201,8 @@ def verify_asks_the_rule(verify: Any, rng: random.Random) -> None:
             mistake = f"row {i} is the law behind the committed tokens and {i} drafts"
             if same(got, tempered(v.law, before, 1.0)):
                 mistake = "this is the law at temperature 1: p needs the temperature that was asked for, as q does"
+            elif T > 0 and same(got, tempered(v.law, before, 0.0)):
+                mistake = "this is the law at temperature 0, one-hot: p needs the temperature that was asked for"
             elif same(got, [math.log(x) for x in v.law(tuple(before))]):
                 mistake = "these are logits: the rule wants laws"
             elif i + 1 < len(expected) and same(got, expected[i + 1]):

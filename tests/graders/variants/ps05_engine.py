@@ -143,7 +143,6 @@ def verify(model, cache, tokens, drafted, q, rule, temperature):
     rows = model.forward(torch.tensor((tokens + drafted)[start:]), cache, slice(None))
     p = [law(row, temperature) for row in rows]
     accepted, token = rule(drafted, q, torch.stack(p))
-    cache.truncate(start + 1 + accepted)  # earlier than it has to be
     return drafted[:accepted] + [token]
 """,
         "rollback": """
@@ -336,7 +335,40 @@ def repaired(model, propose, prompt, max_new_tokens, gamma):
     return np.array(tokens[len(prompt) :])
 """,
     },
+    "laws in float32, caches of just the size": {
+        **_changed("draft", ("laws.append(q)", "laws.append(q.float())")),
+        **_changed("verify", ("law(logits, temperature)", "law(logits.float(), temperature)")),
+        **_changed(
+            "loop",
+            (
+                "target.new_cache(end), draft_model.new_cache(end)",
+                "target.new_cache(max(0, end - 1)), draft_model.new_cache(max(0, end - 2))",
+            ),
+        ),
+    },
+    "all in float32, a block cut behind a drafted EOS, more asked for than is used": {
+        **_changed(
+            "draft",
+            (
+                "law(model.forward(torch.tensor(new), cache)[-1]",
+                "law(model.forward(torch.tensor(new), cache)[-1].float()",
+            ),
+        ),
+        **_changed(
+            "loop",
+            (
+                "        emitted = parts.verify",
+                "        drafted = parts.cut(drafted, eos)\n        q = q[: len(drafted)]\n"
+                "        emitted = parts.verify",
+            ),
+        ),
+        **_changed(
+            "repair",
+            ("propose(tokens, min(gamma, end - len(tokens) - 1))", "propose(tokens, gamma)[: end - len(tokens) - 1]"),
+        ),
+    },
 }
+
 
 WRONG = [
     # drafting
@@ -436,7 +468,49 @@ WRONG = [
         ("x = source.categorical(q)", "x = int(torch.multinomial(q, 1))"),
         says="never asked",
     ),
+    _slip(
+        "the whole text again in each pass",
+        "draft",
+        ("        new = [x]", "        new = [*tokens, *drafted]\n        cache.truncate(0)"),
+        (
+            "    return drafted, laws",
+            "    if drafted:\n        model.forward(torch.tensor(new[:-1]), cache)\n    return drafted, laws",
+        ),
+        says="one pass",
+    ),
+    _slip(
+        "an emptied cache before each pass",
+        "draft",
+        (
+            "    for _ in range(gamma):\n",
+            "    for _ in range(gamma):\n        new = [*tokens, *drafted]\n        cache.truncate(0)\n",
+        ),
+        says="fed again",
+    ),
+    _slip("the first row", "draft", ("cache)[-1]", "cache)[0]"), says="the first row of the first pass"),
+    _slip("the temperature is not handed on", "draft", (", temperature)\n", ", 1.0)\n"), says="at temperature 1"),
+    _slip(
+        "drafts are rolled back at once",
+        "draft",
+        (
+            "    return drafted, laws",
+            "    cache.truncate(min(cache.length, len(tokens) - 1))\n    return drafted, laws",
+        ),
+        says="takes nothing out of the cache",
+    ),
+    _slip(
+        "two draws, one used",
+        "draft",
+        ("x = source.categorical(q)", "x = (source.categorical(q), source.categorical(q))[0]"),
+        says="one draw",
+    ),
     # the rule
+    _slip(
+        "the drafts are shortened on the way",
+        "greedy",
+        ("    return accepted, best[accepted]", "    del drafted[accepted:]\n    return accepted, best[accepted]"),
+        says="changed what it was given",
+    ),
     _slip(
         "all that agree are counted",
         "greedy",
@@ -528,6 +602,20 @@ WRONG = [
         ("    return [*drafted", "    tokens += [*drafted[:accepted], token]\n    return [*drafted"),
         says="changed a list",
     ),
+    *(
+        _slip(
+            f"cut in verify: {length}",
+            "verify",
+            (
+                "    return [*drafted[:accepted], token]",
+                f"    cache.truncate({length})\n    return [*drafted[:accepted], token]",
+            ),
+            says="takes nothing out of the cache",
+        )
+        for length in ("0", "len(tokens) - 1", "len(tokens)", "len(tokens) + accepted", "cache.length - 1")
+    ),
+    _slip("the rule gets no q", "verify", ("drafted, q, law", "drafted, None, law"), says="second argument is q"),
+    _slip("p at temperature 0", "verify", ("law(logits, temperature)", "law(logits, 0)"), says="at temperature 0"),
     # rolling back
     _slip(
         "one token too many stays",
@@ -559,7 +647,7 @@ WRONG = [
         "right for the table's round only",
         "rollback",
         ("min(cache.length, len(tokens) - 1)", "max(0, cache.length - (2 if cache.length == len(tokens) + 1 else 1))"),
-        says="rolled back too far|too many stays|lost",
+        says="tokens too many stay",
     ),
     # budget and stops
     _slip("one token too many", "limit", ("end - n_tokens - 1", "end - n_tokens"), says="one token more than it keeps"),
@@ -595,7 +683,91 @@ WRONG = [
         ("enumerate(emitted)", "reversed(list(enumerate(emitted)))"),
         says="first end token",
     ),
+    Wrong(
+        "a generator",
+        {
+            "cut": "def cut(emitted, eos):\n    for token in emitted:\n        yield token\n"
+            "        if token in eos:\n            return\n"
+        },
+        ("cut",),
+        "a generator",
+    ),
+    _slip(
+        "the caller's block is cut",
+        "cut",
+        ("return emitted[: i + 1]", "del emitted[i + 1 :]\n            return emitted"),
+        says="changed the list",
+    ),
     # the loop
+    _slip(
+        "no on_round where an EOS ends the text",
+        "loop",
+        ("        on_round(tokens, target_cache, draft_cache)\n", ""),
+        ("            break\n", "            break\n        on_round(tokens, target_cache, draft_cache)\n"),
+        says="where an EOS ends the text",
+    ),
+    _slip(
+        "left before the roll-back where an EOS ends the text",
+        "loop",
+        (
+            "        tokens += parts.cut(emitted, eos)\n",
+            "        tokens += parts.cut(emitted, eos)\n        if tokens[-1] in eos:\n            break\n",
+        ),
+        says="where an EOS ends the text",
+    ),
+    _slip(
+        "no roll-back where an EOS ends the text",
+        "loop",
+        ("        parts.roll_back(target_cache, tokens)\n", ""),
+        (
+            "        parts.roll_back(draft_cache, tokens)\n",
+            "        if tokens[-1] not in eos:\n            parts.roll_back(target_cache, tokens)\n"
+            "            parts.roll_back(draft_cache, tokens)\n",
+        ),
+        says="was not rolled back",
+    ),
+    _slip(
+        "cut only what is returned",
+        "loop",
+        ("parts.cut(emitted, eos)", "emitted"),
+        ("if tokens[-1] in eos:", "if any(t in eos for t in emitted):"),
+        ("return tokens[len(prompt) :]", "return parts.cut(tokens[len(prompt) :], eos)"),
+        says="behind the EOS were committed",
+    ),
+    _slip(
+        "a drafted EOS is dropped unseen",
+        "loop",
+        (
+            "        emitted = parts.verify",
+            "        k = next((i for i, t in enumerate(drafted) if t in eos), len(drafted))\n"
+            "        drafted, q = drafted[:k], q[:k]\n        emitted = parts.verify",
+        ),
+        says="dropping it unseen",
+    ),
+    _slip(
+        "any EOS in the text ends it, the prompt's too",
+        "loop",
+        ("if tokens[-1] in eos:", "if any(t in eos for t in tokens):"),
+        says="EOS in the prompt",
+    ),
+    _slip(
+        "drafts at temperature 0",
+        "loop",
+        ("n, temperature, source)", "n, 0.0, source)"),
+        says="does not reach",
+    ),
+    _slip(
+        "the draft's cache is emptied before each round",
+        "loop",
+        ("        drafted, q =", "        draft_cache.truncate(0)\n        drafted, q ="),
+        says="lives through all rounds",
+    ),
+    _slip(
+        "a new draft's cache before each round",
+        "loop",
+        ("        drafted, q =", "        draft_cache = draft_model.new_cache(end)\n        drafted, q ="),
+        says="lives through all rounds|new in each round",
+    ),
     _slip(
         "the draft's cache is not rolled back",
         "loop",
@@ -793,6 +965,27 @@ WRONG = [
             "            model.forward(torch.tensor(tokens[:-1]), cache, slice(0))",
         ),
         says="no fresh cache",
+    ),
+    *(
+        _slip(
+            f"{most} drafts asked for",
+            "repair",
+            ("min(gamma, end - len(tokens) - 1)", most),
+            says="ask propose for",
+        )
+        for most in ("0", "min(1, end - len(tokens) - 1)")
+    ),
+    _slip(
+        "gamma shrinks with each short proposal",
+        "repair",
+        ("        best =", "        gamma = len(drafted)\n        best ="),
+        says="ask propose for",
+    ),
+    _slip(
+        "nobody is asked",
+        "repair",
+        ("list(propose(tokens, min(gamma, end - len(tokens) - 1)))", "[]"),
+        says="it was not asked",
     ),
     _slip(
         "short proposals are thrown away",
