@@ -380,8 +380,8 @@ checks.reuse_prefix(reuse_prefix, points=2)
 # A free block that has a hash can still be found. So whoever takes a free block also destroys a piece of the prefix
 # cache. This gives four rules:
 #
-# 1. `allocate` takes the blocks that have been free *longest*: from the front of `pool.free`. The others keep their
-#    order.
+# 1. `allocate` takes the blocks that have been free *longest*: from the front of `pool.free`. In which order it returns
+#    them does not matter. The others keep their order.
 # 2. `release` puts blocks at the back of `pool.free`, and **the last block of the table first**. So a sequence is
 #    forgotten from its end, and its beginning can be found longest. (Without its first block, none of the others can
 #    be found.)

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
-from specdec_ref.lab.checks import Check, CheckFailed, wrong
+from specdec_ref.lab.checks import Check, CheckFailed, telling, wrong
 from specdec_ref.lab.checks.block_pool_bug import goes_wrong, mended
 from specdec_ref.lab.checks.block_pool_moves import BASE, SLIPS, Functions, Pool, slipped
-from specdec_ref.lab.checks.block_pool_parts import NEXT_LINE, either, mixed, part, prompts, with_lines
+from specdec_ref.lab.checks.block_pool_parts import (
+    FOUND_TWICE,
+    NEXT_LINE,
+    TWINS,
+    either,
+    mixed,
+    part,
+    prompts,
+    with_lines,
+)
 from specdec_ref.lab.checks.block_pool_world import as_blocks
 
 
@@ -64,49 +74,71 @@ def _no_leak_part(f: Functions, rng: random.Random) -> None:
 
 
 def _tells_blocks_apart(f: Functions, rng: random.Random) -> None:
-    """Equal blocks have equal hashes, different ones different hashes: tokens, their order, and what came before."""
-    hashed, tokens = f["block_hash"], [1, 3, 12, 23, rng.randint(24, 49_151)]
-    parents: list[tuple[list[list[int]], Any]] = [([], None)]
+    """Equal blocks have equal hashes, different ones different hashes: tokens, their order, and what came before.
+
+    Every block over a few tokens, and every such block behind every other. Many of them are equal to each other for a
+    hash that sums or mixes without order, writes digits side by side, or keeps a byte of each token.
+    """
+    hashed, tokens = f["block_hash"], [1, 2, 3, 12, 23, 257, rng.randint(258, 49_151)]
     found: dict[Any, list[list[int]]] = {}
-    for _ in range(2):
-        following = []
-        for before, parent in parents:
-            for a in tokens:
-                for b in tokens:
-                    name, blocks = hashed(parent, [a, b]), [*before, [a, b]]
-                    try:
-                        known = found.setdefault(name, blocks)
-                    except TypeError:
-                        raise wrong(
-                            "a hash has to serve as the key of a dictionary",
-                            given=f"block_hash({parent!r}, {[a, b]})",
-                            got=repr(name),
-                            expected="something hashable, such as a number, bytes or a tuple",
-                        ) from None
-                    if name is None:
-                        raise wrong("no hash", given=f"block_hash({parent!r}, {[a, b]})", expected="a hash, not None")
-                    if known != blocks:
-                        raise wrong(
-                            "two different prefixes have the same hash",
-                            given=f"blocks {known} and blocks {blocks}",
-                            got=f"both {name!r}",
-                            expected="different hashes",
-                            mistake=_why_equal(known, blocks),
-                        )
-                    if hashed(parent, [a, b]) != name:
-                        raise wrong("the same block has another hash when asked again", given=f"{[a, b]}, same parent")
-                    following.append((blocks, name))
-        parents = rng.sample(following, 6)
+
+    def name_of(block: list[int], parent: Any = None, before: Sequence[list[int]] = ()) -> Any:
+        given, blocks = f"block_hash({parent!r}, {block})", [*before, block]
+        with telling(given):
+            name, again = hashed(parent, list(block)), hashed(parent, list(block))
+        try:
+            known = found.setdefault(name, blocks)
+        except TypeError:
+            raise wrong(
+                "a hash has to serve as the key of a dictionary",
+                given=given,
+                got=repr(name),
+                expected="something hashable, such as a number, bytes or a tuple",
+            ) from None
+        if name is None:
+            raise wrong("no hash", given=given, expected="a hash, not None")
+        if known != blocks:
+            raise wrong(
+                "two different prefixes have the same hash",
+                given=f"blocks {known} and blocks {blocks}",
+                got=f"both {name!r}",
+                expected="different hashes",
+                mistake=_why_equal(known, blocks),
+            )
+        if name != again:
+            raise wrong("the same block has another hash when asked again", given=given)
+        return name
+
+    blocks = [[a, b] for a in tokens for b in tokens]
+    names = [name_of(block) for block in blocks]
+    for before, parent in zip(blocks, names):
+        for block in blocks:
+            name_of(block, parent, [before])
+    # Where one more of the first token adds as much as a few more of the second, the hash is a sum.
+    one, first, second = (name_of(block) for block in ([1, 1], [2, 1], [1, 2]))
+    if all(isinstance(name, int) for name in (one, first, second)):
+        few, rest = divmod(first - one, second - one)
+        if rest == 0 and 0 < few < 10**6:
+            name_of([1, 1 + few])
 
 
 def _why_equal(one: list[list[int]], other: list[list[int]]) -> str:
+    if len(one) == len(other) and sorted(one) == sorted(other):
+        return "the order of the blocks counts, and + and ^ do not see it: hash the pair of parent and tokens"
     if one[-1] == other[-1]:
         return "the last blocks are equal, what came before is not: take in the parent's hash"
     if len(one) == len(other) and one[:-1] == other[:-1] and sorted(one[-1]) == sorted(other[-1]):
         return "the order of the tokens counts: hash the tuple of them"
-    if "".join(map(str, one[-1])) == "".join(map(str, other[-1])):
+    pairs = list(zip([t for block in one for t in block], [t for block in other for t in block]))
+    if len(one) == len(other) and all(a % 256 == b % 256 for a, b in pairs):
+        return "a byte holds 0 to 255, and there are more tokens than that"
+    if _digits(one) == _digits(other):
         return "digits run together: [1, 23] and [12, 3] must differ; hash the tuple of tokens"
     return "sums and the like are equal too often: hash (parent, tuple(tokens))"
+
+
+def _digits(blocks: list[list[int]]) -> str:
+    return "".join(str(token) for block in blocks for token in block)
 
 
 def _tells_why(call: str, pool: Pool) -> str:
@@ -120,8 +152,10 @@ def _longest_free_first(f: Functions, rng: random.Random) -> None:
         pool.free, pool.refs = deque(queue), [int(b not in queue) for b in range(8)]
         n = rng.randint(1, len(queue) - 1)
         given = _tells_why(f"allocate(pool, {n})", pool)
-        got, rest = as_blocks(f["allocate"](pool, n), f"allocate(pool, {n})"), list(pool.free)
-        if got != queue[:n]:
+        with telling(given):
+            taken = f["allocate"](pool, n)
+        got, rest = as_blocks(taken, f"allocate(pool, {n})"), list(pool.free)
+        if sorted(got) != sorted(queue[:n]):
             newest = set(got) == set(queue[-n:])
             likely = "taken from the end of the queue: pop takes the newest, popleft the oldest" if newest else ""
             raise wrong(
@@ -140,7 +174,8 @@ def _last_block_first(f: Functions, rng: random.Random) -> None:
         pool.free = deque(queue)
         pool.refs = [0 if b in queue else 2 if b in shared else 1 for b in range(8)]
         given = _tells_why(f"release(pool, {table})", pool)
-        f["release"](pool, list(table))
+        with telling(given):
+            f["release"](pool, list(table))
         got, expected = list(pool.free), queue + [b for b in reversed(table) if b not in shared]
         if got != expected:
             likely = ""
@@ -170,7 +205,9 @@ def _keeps_other_hashes(f: Functions, rng: random.Random) -> None:
         n = rng.randint(1, 4)
         given = NEXT_LINE.join([f"free {queue}, hashes {pool.hashes}", f"cached {pool.cached}", f"allocate(pool, {n})"])
         before = dict(pool.cached)
-        taken = as_blocks(f["allocate"](pool, n), f"allocate(pool, {n})")
+        with telling(given):
+            result = f["allocate"](pool, n)
+        taken = as_blocks(result, f"allocate(pool, {n})")
         expected = {name: block for name, block in before.items() if block not in taken}
         got = {name: block for name, block in pool.cached.items() if block not in taken}
         if got != expected:
@@ -229,11 +266,11 @@ append_cow = Check(
     ],
 )
 block_hash = Check("block_hash", [either("differs", ["block_hash"], _tells_blocks_apart)])
-register = Check("register", [part("registers", ["register"], prompts, {"hashes"})])
+register = Check("register", [part("registers", ["register"], prompts, {"hashes"}, fixed=[TWINS])])
 reuse_prefix = Check(
     "reuse_prefix",
     [
-        part("finds", ["reuse_prefix"], prompts, {"hits"}),
+        part("finds", ["reuse_prefix"], prompts, {"hits"}, fixed=[FOUND_TWICE]),
         part("leaves one", ["reuse_prefix"], prompts, {"left over"}),
         part("counts", ["reuse_prefix"], prompts, {"books"}),
     ],

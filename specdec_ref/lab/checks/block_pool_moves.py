@@ -266,6 +266,13 @@ SLIPS = [
         "pass",
         "pool.hashes must tell a block's hash too: allocate needs it",
     ),
+    (
+        "register",
+        "        pool.hashes[table[i]] = parent\n        pool.cached[parent] = table[i]",
+        "        if parent not in pool.cached:\n"
+        "            pool.hashes[table[i]], pool.cached[parent] = parent, table[i]",
+        "a second block with the same content gets its hash, too; only its entry in pool.cached may be left out",
+    ),
     ("register", "pool.cached[parent] = table[i]", "pass", "pool.cached must lead from the hash to the block"),
     (
         "reuse_prefix",
@@ -284,6 +291,19 @@ SLIPS = [
         "break",
         "continue",
         "behind a block that is not known nothing may be used: stop at the first miss",
+    ),
+    (
+        "reuse_prefix",
+        "if parent not in pool.cached:",
+        "if not pool.cached.get(parent):",
+        "block 0 is a block like any other, and `not 0` is true: test `is None`",
+    ),
+    (
+        "reuse_prefix",
+        "pool.free.remove(block)",
+        "pool.free.remove(block)\n            pool.cached.pop(pool.hashes[block], None)\n"
+        "            pool.hashes[block] = None",
+        "a block that was found can be found again: its hash goes only when allocate hands it out",
     ),
     ("reuse_prefix", "pool.refs[block] += 1", "pass", "a block that is found has one more holder: its count goes up"),
     (

@@ -156,11 +156,12 @@ def part(
     story: Story,
     look: Collection[str],
     rounds: int = 40,
+    fixed: Sequence[tuple[Setup, list[Op]]] = (),
 ) -> Callable[..., None]:
-    """A part that drives the functions `names` with random operations and judges what is in `look`."""
+    """A part that drives the functions `names` with `fixed` and random operations, and judges what is in `look`."""
 
     def look_at(functions: Functions, rng: random.Random) -> None:
-        drive(names, functions, [story(rng) for _ in range(rounds)], look)
+        drive(names, functions, [*fixed, *(story(rng) for _ in range(rounds))], look)
 
     return either(title, names, look_at)
 
@@ -254,3 +255,18 @@ def prompts(rng: random.Random) -> tuple[Setup, list[Op]]:
         else:
             ops.append(("release", x))
     return (blocks, size, tuple(rng.sample(range(blocks), blocks))), ops
+
+
+# The second prompt's last block holds the same as the first one's.
+TWINS: tuple[Setup, list[Op]] = ((6, 2, tuple(range(6))), [("start", "a", (1, 1, 2, 2)), ("start", "b", (1, 1, 2, 2))])
+# Found, let go of, and found again, with nothing registered in between. Block 0 is one of them.
+FOUND_TWICE: tuple[Setup, list[Op]] = (
+    (6, 2, tuple(range(6))),
+    [
+        ("start", "a", (1, 1, 2, 2, 3)),
+        ("release", "a"),
+        ("find", "b", (1, 1, 2, 2, 3)),
+        ("release", "b"),
+        ("find", "c", (1, 1, 2, 2, 3)),
+    ],
+)

@@ -190,7 +190,7 @@ class World:
             if prefix is not None and prefix not in self.doubtful:
                 twins = [b for b, p in self.prefix.items() if p == prefix]
                 name = pool.hashes[block]
-                if len(twins) == 1 and name is None:
+                if name is None:
                     likely = "set it together with the entry in pool.cached"
                     self.fail(
                         "hashes",
@@ -313,7 +313,7 @@ class World:
         must = x in self.tables and self._must_copy(x, n)
         result, old, _ = self._grow(x, n, "append_cow")
         length, table, size = len(self.tokens[x]), self.tables[x], self.pool.block_size
-        pairs = as_pairs(result)
+        pairs = as_copies(result, f"append_cow(pool, {x}, {length}, {n})")
         self.lines[-1] += f", copies {pairs}"
         kept = old[:-1] if must else old
         total = self.blocks_for(length + n)
@@ -343,6 +343,9 @@ class World:
         self.tables[y], self.tokens[y] = new, list(self.tokens[x])
         if new != old or table != old:
             self.fail("result", f"`{line}`, where {x} was {old}: {x} is now {table}", new, f"{old}, and {x} as before")
+        if not isinstance(result, list):
+            likely = "tables grow and shrink, and a tuple cannot: return a list"
+            self.fail("result", f"`{line}` returned no list", repr(result), "a list of its own", likely)
         if new is table:
             likely = "return a copy: when one of them grows, both would"
             self.fail("result", f"`{line}` returned the same list", f"{y} is {x}", "a list of its own", likely)
@@ -365,17 +368,27 @@ class World:
         self.pool.free = deque(queue)
         self.lines.append(f"pool.free = deque({queue})")
 
-    def do_start(self, x: str, prompt: tuple[int, ...]) -> None:
-        """A prompt comes: what is known is reused, the rest gets new blocks, full blocks are registered."""
-        tokens, size = list(prompt), self.pool.block_size
-        if x in self.tables or self.blocks_for(len(tokens)) > len(self.unheld()):
-            return
+    def _find(self, x: str, tokens: list[int]) -> list[int]:
         line = f"{x} = reuse_prefix(pool, {tokens})"
         table = as_blocks(self.call(line, "reuse_prefix", list(tokens)), line)
         self.lines[-1] += f"  # {table}"
         self.tables[x], self.tokens[x] = table, tokens
         self._judge_hit(line, table, tokens)
         self.books()
+        return table
+
+    def do_find(self, x: str, prompt: tuple[int, ...]) -> None:
+        """A prompt is looked up, and what is known of it is held; nothing is registered."""
+        if x not in self.tables:
+            known = len(self._find(x, list(prompt))) * self.pool.block_size
+            del self.tokens[x][known:]
+
+    def do_start(self, x: str, prompt: tuple[int, ...]) -> None:
+        """A prompt comes: what is known is reused, the rest gets new blocks, full blocks are registered."""
+        tokens, size = list(prompt), self.pool.block_size
+        if x in self.tables or self.blocks_for(len(tokens)) > len(self.unheld()):
+            return
+        table = self._find(x, tokens)
         need = self.blocks_for(len(tokens)) - len(table)
         if need < 0:
             raise Stop
@@ -466,6 +479,16 @@ def as_pairs(result: Any) -> list[tuple[int, int]]:
         return [(int(a), int(b)) for a, b in (result if result is not None else [])]
     except (TypeError, ValueError):
         return []
+
+
+def as_copies(result: Any, line: str) -> list[tuple[int, int]]:
+    """The pairs of blocks that `line` returned. Raises Bad where it is no list of pairs; it may be empty."""
+    pairs = as_pairs(result)
+    if not pairs and as_numbers(result) != []:
+        likely = "is there a return?" if result is None else "a list of pairs, also for a single one"
+        due = "[(source, target)], or [] where nothing is to be copied"
+        raise Bad("raised", f"`{line}` returned no list of pairs", repr(result), due, likely)
+    return pairs
 
 
 def told(error: Exception) -> str:

@@ -416,6 +416,21 @@ def mended_start(pool, prompt):
     return found + new, len(found) * size
 """,
     },
+    "the blocks in another order": {
+        "allocate": """
+def allocate(pool, n):
+    if n > len(pool.free):
+        raise MemoryError(n)
+    taken = []
+    for _ in range(n):
+        block = pool.free.popleft()
+        if pool.cached.get(pool.hashes[block]) == block:
+            del pool.cached[pool.hashes[block]]
+        pool.hashes[block], pool.refs[block] = None, 1
+        taken.insert(0, block)
+    return taken
+""",
+    },
     "another allocate, with arguments of its own": {
         "fork": """
 fork = lambda pool, table: [pool.refs.__setitem__(b, pool.refs[b] + 1) or b for b in table]
@@ -761,6 +776,7 @@ WRONG = [
     # 3. fork and append_cow
     slip("fork gives the same list", "fork", ("return list(table)", "return table"), says="return a copy"),
     slip("fork counts nothing", "fork", ("pool.refs[block] += 1", "pass"), says="count goes up"),
+    slip("fork gives a tuple", "fork", ("return list(table)", "return tuple(table)"), says="return a list"),
     slip("fork sets counts to 2", "fork", ("pool.refs[block] += 1", "pool.refs[block] = 2"), says="held by 3 tables"),
     slip("no copy on write", "append_cow", (" and pool.refs[table[-1]] > 1", " and False"), says="without a copy"),
     slip("a full block is copied", "append_cow", ("length % size > 0", "length > 0"), says="full block is not written"),
@@ -782,6 +798,13 @@ WRONG = [
         says="the copy has to stand|what has to be copied",
     ),
     slip("block replaced, not copied", "append_cow", ("copies = [(source, new[0])]", "pass"), says="return the pair"),
+    slip("append_cow: no return", "append_cow", ("    return copies\n", ""), says="is there a return"),
+    slip(
+        "a pair in place of a list of pairs",
+        "append_cow",
+        ("return copies", "return copies[0] if copies else []"),
+        says="a list of pairs",
+    ),
     whole(
         "lets go of the shared block before it knows that there is room",
         "append_cow",
@@ -827,6 +850,18 @@ WRONG = [
         "def block_hash(parent, tokens):\n    return f'{parent}/' + ''.join(map(str, tokens))\n",
         says="digits run together",
     ),
+    *(
+        whole(f"hash: {name}", "block_hash", f"def block_hash(parent, tokens):\n    return {code}\n", says)
+        for name, code, says in (
+            ("base 31", "(31 * (31 * (parent or 7) + tokens[0]) + tokens[1])", "sums"),
+            ("base 65,599", "(65_599 * (65_599 * (parent or 7) + tokens[0]) + tokens[1])", "sums"),
+            ("base 31, bounded", "(31 * (31 * (parent or 7) + tokens[0]) + tokens[1]) % (2**61 - 1)", "sums"),
+            ("bytes of tokens", "(parent or b'') + bytes(t % 256 for t in tokens)", "a byte holds"),
+            ("exclusive or", "hash(parent) ^ hash(tuple(tokens))", "order of the blocks|take in the parent"),
+            ("a sum of hashes", "(parent or 0) + hash(tuple(tokens))", "order of the blocks|take in the parent"),
+            ("no comma behind the parent", "str(parent) + ','.join(map(str, tokens))", "digits run together"),
+        )
+    ),
     whole(
         "a list is no key",
         "block_hash",
@@ -850,6 +885,32 @@ WRONG = [
     ),
     slip(
         "register: not in cached", "register", ("pool.cached[parent] = table[i]", "pass"), says="pool.cached must lead"
+    ),
+    slip(
+        "register: no hash for a twin",
+        "register",
+        (
+            "        pool.hashes[table[i]] = parent\n        pool.cached[parent] = table[i]\n",
+            "        if parent not in pool.cached:\n"
+            "            pool.hashes[table[i]] = parent\n            pool.cached[parent] = table[i]\n",
+        ),
+        says="a second block with the same content",
+    ),
+    slip(
+        "block 0 is taken for none",
+        "reuse_prefix",
+        ("if parent not in pool.cached:", "if not pool.cached.get(parent):"),
+        says="test `is None`",
+    ),
+    slip(
+        "found once, and never again",
+        "reuse_prefix",
+        (
+            "            pool.free.remove(block)\n",
+            "            pool.free.remove(block)\n            del pool.cached[pool.hashes[block]]\n"
+            "            pool.hashes[block] = None\n",
+        ),
+        says="can be found again",
     ),
     slip(
         "the whole prompt from the cache (nano-vllm #144)",
@@ -971,6 +1032,17 @@ WRONG = [
     ),
     slip(
         "repair: no cache at all", "repair", ("if same and", "if False and"), says="what is still there must be found"
+    ),
+    slip(
+        "repair: the entry goes, wherever it leads",
+        "repair",
+        (
+            "            pool.tokens[block] = tokens\n            if len(tokens) == size:\n",
+            "            pool.cached.pop(pool.hashes[block], None)\n            pool.hashes[block] = None\n"
+            "            pool.tokens[block] = tokens\n            if len(tokens) == size:\n"
+            "                pool.hashes[block] = parent\n",
+        ),
+        says="compare before you delete",
     ),
     slip(
         "repair: all entries go",
