@@ -330,6 +330,10 @@ for ranks in (2, 4, 8, 16):
     print(f" and {each / 1e9:.2f} GB a user, {users:3} users")
 
 # %% [markdown]
+# You shared the weights evenly. `fit` of `specdec_ref.arithmetic` counts 187 users on 16 chips: there the weights that
+# make a head's keys and values are held twice, just as its cache is, and each chip has 0.17 GB less room.
+
+# %% [markdown]
 # ## 6. In words
 #
 # ★★ · *7 minutes · 2 points, marked by hand*

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from fractions import Fraction
 from typing import Any
 
 from specdec_ref.arithmetic import model_catalogue
-from specdec_ref.lab.checks import Check, wrong
+from specdec_ref.lab.checks import Check, telling, wrong
 from specdec_ref.lab.checks.numbers import Number, as_number, as_numbers, compare, near, number_text
 
 Config = dict[str, Any]
@@ -24,6 +25,23 @@ LATENT_ENTRIES = (*ENTRIES[:4], "kv_lora_rank", "qk_nope_head_dim", "qk_rope_hea
 def _given(**values: Any) -> str:
     """Inputs as one would type them."""
     return ", ".join(f"{name}={value!r}" for name, value in values.items())
+
+
+def _asked(function: Callable, given: str, *arguments: Any, **options: Any) -> Any:
+    """What the learner's function returns. An error is told with what was given; the arguments stay as they were."""
+    before = deepcopy(arguments)
+    with telling(given):
+        got = function(*arguments, **options)
+    for was, now in zip(before, arguments):
+        if was != now:
+            raise wrong(
+                "Your function changed what it was given.",
+                given=given,
+                got=now,
+                expected=f"{was!r}, as before",
+                mistake="whoever called it still needs that: count without changing it, or work on a copy",
+            )
+    return got
 
 
 def _real_config(name: str, entries: tuple[str, ...] = ENTRIES) -> Config:
@@ -78,7 +96,7 @@ def _look_at_token(kv_bytes_per_token: Callable, config: Config, nbytes: int = 2
     options = {} if nbytes == 2 else {"bytes_per_number": nbytes}
     compare(
         "The bytes of a token",
-        kv_bytes_per_token(dict(config), **options),
+        _asked(kv_bytes_per_token, given, dict(config), **options),
         right,
         given,
         [
@@ -139,11 +157,12 @@ def _look_at_latent(latent_bytes_per_token: Callable, config: Config) -> None:
     rank, rope = config["kv_lora_rank"], config["qk_rope_head_dim"]
     nope, v = config["qk_nope_head_dim"], config["v_head_dim"]
     right = sum(len(range(rank)) + len(range(rope)) for _layer in range(layers)) * 2
+    given = _given(config=config)
     compare(
         "The bytes of a token",
-        latent_bytes_per_token(dict(config)),
+        _asked(latent_bytes_per_token, given, dict(config)),
         right,
-        _given(config=config),
+        given,
         [
             (2 * right, "one latent vector serves for keys and values alike: there is no factor 2 for them."),
             (right // 2, "each number takes 2 bytes."),
@@ -209,11 +228,12 @@ def _look_at_quantised(
     def with_groups(groups: Number) -> Number:
         return packed + groups * scale_bytes
 
+    given = _given(layers=layers, kv_heads=kv_heads, head_dim=head_dim, bits=bits, group=group, scale_bytes=scale_bytes)
     compare(
         "The bytes of a token",
-        quantised(layers, kv_heads, head_dim, bits, group, scale_bytes),
+        _asked(quantised, given, layers, kv_heads, head_dim, bits, group, scale_bytes),
         right,
-        _given(layers=layers, kv_heads=kv_heads, head_dim=head_dim, bits=bits, group=group, scale_bytes=scale_bytes),
+        given,
         [
             (packed, "the scales take memory, too: scale_bytes for each group."),
             (8 * packed, "these are bits: 8 of them are a byte."),
@@ -292,13 +312,13 @@ def _look_at_cache(
     everywhere = sum(min(context, min(limits, default=context)) for _ in windows) * layer_bytes
     compare(
         "The bytes of the caches",
-        cache_bytes(list(windows), layer_bytes, context, batch),
+        _asked(cache_bytes, given, list(windows), layer_bytes, context, batch),
         right,
         given,
         [
+            (one, "every sequence of the batch has its own cache."),
             (batch * full, "a layer with a window keeps the last `window` tokens, not all."),
             (full, "a layer with a window keeps no more than its window; and every sequence has its own cache."),
-            (one, "every sequence of the batch has its own cache."),
             (batch * everywhere, "layers with None have no window: they keep the whole context."),
             (
                 batch * sum(context if w is None else w for w in windows) * layer_bytes,
@@ -402,11 +422,12 @@ counterexample = Check("counterexample", [_a_real_counterexample])
 def _look_at_rank(rank_bytes: Callable, layers: int, kv_heads: int, head_dim: int, ranks: int) -> None:
     right = _rank_bytes(layers, kv_heads, head_dim, ranks)
     head = right // max(1, kv_heads // ranks)
+    given = _given(layers=layers, kv_heads=kv_heads, head_dim=head_dim, ranks=ranks)
     compare(
         "The bytes of a token on each chip",
-        rank_bytes(layers, kv_heads, head_dim, ranks),
+        _asked(rank_bytes, given, layers, kv_heads, head_dim, ranks),
         right,
-        _given(layers=layers, kv_heads=kv_heads, head_dim=head_dim, ranks=ranks),
+        given,
         [
             (0, "no chip is left without a head: it holds a copy of one."),
             (head * Fraction(kv_heads, ranks), "a head is not cut: a chip holds one whole head at least."),
@@ -429,14 +450,13 @@ def _heads_copied(rank_bytes: Callable, rng: random.Random) -> None:
 
 
 def _heads_that_do_not_fit(rank_bytes: Callable, rng: random.Random) -> None:
-    for kv_heads, ranks in ((6, 4), rng.choice([(8, 3), (8, 12), (10, 4), (3, 8)])):
+    for kv_heads, ranks in ((6, 4), (8, 12), rng.choice([(8, 3), (10, 4), (3, 8)])):
         given = _given(layers=32, kv_heads=kv_heads, head_dim=128, ranks=ranks)
-        try:
-            got = rank_bytes(32, kv_heads, 128, ranks)
-        except NotImplementedError:
-            raise
-        except ValueError:
-            continue
+        with telling(given):
+            try:
+                got = rank_bytes(32, kv_heads, 128, ranks)
+            except ValueError:
+                continue
         raise wrong(
             "This should be refused.",
             given=given,
@@ -466,40 +486,40 @@ def _sequences(room: Fraction, weights: int, each: int) -> int:
     return n
 
 
+def _fit_slips(amount: float, unit: str, weights: int, each: int, share: Fraction) -> list[tuple[Number, str]]:
+    """What known mistakes lead to, in whole sequences."""
+    whole, other = _memory(amount, unit), _memory(amount, "GiB" if unit == "GB" else "GB")
+    exact = (share * whole - weights) / each
+    return [
+        (math.floor(exact), "less than nothing cannot fit: where the weights do not, the answer is 0."),
+        (math.ceil(exact), "round down: a part of a sequence is none."),
+        (_sequences(whole, weights, each), "only the share `usable` of the memory may be used."),
+        (_sequences(share * whole, 0, each), "the weights take memory, too."),
+        (_sequences(whole, 0, each), "the weights take memory, and only a share of it is usable."),
+        (_sequences(share * other, weights, each), f"a GB is 10^9 bytes, a GiB 2^30. The sheet says {unit}."),
+        (
+            _sequences(share * (whole - weights), 0, each),
+            "the share is of the whole memory, not of what weights leave.",
+        ),
+        (_sequences(Fraction(9, 10) * whole, weights, each), "the share is `usable`, not always 0.9."),
+        (_sequences(share * whole, weights, each) - 1, "one too few: what fits exactly, fits."),
+    ]
+
+
 def _look_at_fit(
     sequences_that_fit: Callable, amount: float, unit: str, weights: int, each: int, usable: float | None
 ) -> None:
     memory = f"{amount:g} {unit}"
     share = Fraction(9, 10) if usable is None else Fraction(str(usable))
     given = _given(memory=memory, weight_bytes=weights, sequence_bytes=each, usable=float(share))
-    if usable is None:
-        got = sequences_that_fit(memory, weights, each)
-    else:
-        got = sequences_that_fit(memory, weights, each, usable=usable)
-    whole = _memory(amount, unit)
-    other = _memory(amount, "GiB" if unit == "GB" else "GB")
-    right = _sequences(share * whole, weights, each)
+    options = {} if usable is None else {"usable": usable}
+    got = _asked(sequences_that_fit, given, memory, weights, each, **options)
+    right = _sequences(share * _memory(amount, unit), weights, each)
     number = as_number(got, "The number of sequences", given)
     if number == right:
         return
-    exact = (share * whole - weights) / each
-    slips: list[tuple[Number, str]] = [
-        (math.floor(exact), "less than nothing cannot fit: where the weights do not, the answer is 0."),
-        (math.ceil(exact), "round down: a part of a sequence is none."),
-        (_sequences(whole, weights, each), "only the share `usable` of the memory may be used."),
-        (_sequences(share * whole, 0, each), "the weights take memory, too."),
-        (_sequences(whole, 0, each), "the weights take memory, and only a share of it is usable."),
-        (
-            _sequences(share * other, weights, each),
-            "a GB is 10^9 bytes, a GiB 2^30." + (" The sheet says " + unit + "." if unit else ""),
-        ),
-        (
-            _sequences(share * (whole - weights), 0, each),
-            "the share is of the whole memory, not of what weights leave.",
-        ),
-        (_sequences(Fraction(9, 10) * whole, weights, each), "the share is `usable`, not always 0.9."),
-        (right - 1, "one too few: what fits exactly, fits."),
-    ]
+    exact = (share * _memory(amount, unit) - weights) / each
+    slips = _fit_slips(amount, unit, weights, each, share)
     fits = any(near(number, value, 1e-12) for value in (exact, float(exact)))
     mistake = next((why for value, why in slips if number == value and value != right), "")
     if fits or number != int(number):
@@ -513,27 +533,33 @@ def _look_at_fit(
     )
 
 
-def _draw_fit(rng: random.Random, unit: str, usable: float | None) -> tuple[float, str, int, int, float | None]:
-    """Memory, weights and sequences of which some fit, and not by a hair; the other unit would give another number."""
+def _draw_fit(
+    rng: random.Random, unit: str, usable: float | None, amounts: Sequence[int]
+) -> tuple[float, str, int, int, float | None]:
+    """Memory, weights and sequences of which some fit, and not by a hair; each mistake leads to a number of its own."""
     share = Fraction(9, 10) if usable is None else Fraction(str(usable))
     while True:
-        amount = rng.choice([16, 24, 40, 48, 80, 141, 192])
+        amount = rng.choice(amounts)
         room = share * _memory(amount, unit)
         weights = rng.randrange(10**9, int(room * Fraction(3, 4)))
         each = rng.randrange(2 * 10**7, 4 * 10**8)
         exact = (room - weights) / each
-        if abs(exact - round(exact)) > Fraction(1, 1000):
+        led_to = [value for value, _ in _fit_slips(amount, unit, weights, each, share) if value != math.floor(exact)]
+        if abs(exact - round(exact)) > Fraction(1, 1000) and len(set(led_to)) == len(led_to):
             return amount, unit, weights, each, usable
 
 
+TWO_DIGITS, THREE_DIGITS = (16, 24, 40, 48, 80), (141, 192)
+
+
 def _in_gb(sequences_that_fit: Callable, rng: random.Random) -> None:
-    for usable in (None, 0.8):
-        _look_at_fit(sequences_that_fit, *_draw_fit(rng, "GB", usable))
+    for usable, amounts in ((None, TWO_DIGITS), (0.8, THREE_DIGITS)):
+        _look_at_fit(sequences_that_fit, *_draw_fit(rng, "GB", usable, amounts))
 
 
 def _in_gib(sequences_that_fit: Callable, rng: random.Random) -> None:
-    for usable in (None, 0.95):
-        _look_at_fit(sequences_that_fit, *_draw_fit(rng, "GiB", usable))
+    for usable, amounts in ((None, THREE_DIGITS), (0.95, TWO_DIGITS)):
+        _look_at_fit(sequences_that_fit, *_draw_fit(rng, "GiB", usable, amounts))
 
 
 def _none_fit(sequences_that_fit: Callable, rng: random.Random) -> None:

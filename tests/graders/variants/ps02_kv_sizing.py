@@ -229,7 +229,105 @@ TOKEN, LATENT, QUANTISED = ("kv_bytes_per_token",), ("latent_bytes_per_token",),
 CACHE, SHOWN, RANK, FIT = ("cache_bytes",), ("counterexample",), ("rank_bytes",), ("sequences_that_fit",)
 KEPT = "(context if w is None else min(context, w))"
 
+COUNTED = "2 * config['num_hidden_layers'] * config['num_key_value_heads'] * config['head_dim'] * bytes_per_number"
+
 WRONG = [
+    Wrong(
+        "the config is filled in on the way",
+        {
+            TOKEN[0]: f"""
+def kv_bytes_per_token(config, bytes_per_number=2):
+    config["num_key_value_heads"] = config.get("num_key_value_heads", config["num_attention_heads"])
+    config["head_dim"] = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return {COUNTED}
+"""
+        },
+        TOKEN,
+        "changed what it was given",
+    ),
+    Wrong(
+        "the latent's config is emptied",
+        {
+            LATENT[0]: """
+def latent_bytes_per_token(config):
+    return 2 * config.pop("num_hidden_layers") * (config["kv_lora_rank"] + config["qk_rope_head_dim"])
+"""
+        },
+        LATENT,
+        "changed what it was given",
+    ),
+    Wrong(
+        "windows are filled in on the way",
+        {
+            CACHE[0]: """
+def cache_bytes(windows, layer_bytes, context, batch):
+    for i, w in enumerate(windows):
+        if w is None or w > context:
+            windows[i] = context
+    return batch * layer_bytes * sum(windows)
+"""
+        },
+        CACHE,
+        "changed what it was given",
+    ),
+    Wrong(
+        "windows are used up",
+        {
+            CACHE[0]: """
+def cache_bytes(windows, layer_bytes, context, batch):
+    total = 0
+    while windows:
+        total += min(windows.pop() or context, context)
+    return batch * layer_bytes * total
+"""
+        },
+        CACHE,
+        "changed what it was given",
+    ),
+    Wrong(
+        "more chips than heads are not looked at",
+        {
+            RANK[0]: """
+def rank_bytes(layers, kv_heads, head_dim, ranks):
+    if ranks > kv_heads:
+        return 4 * layers * head_dim
+    if kv_heads % ranks:
+        raise ValueError("heads are not cut")
+    return 4 * layers * head_dim * (kv_heads // ranks)
+"""
+        },
+        RANK,
+        "should be refused",
+    ),
+    Wrong(
+        "refused only where nothing is shared",
+        {
+            RANK[0]: _rank(
+                "4 * layers * max(1, kv_heads // ranks) * head_dim",
+                refuse="min(kv_heads, ranks) > 1 and math.gcd(kv_heads, ranks) == 1",
+            )
+        },
+        RANK,
+        "should be refused",
+    ),
+    Wrong(
+        "another error where heads do not fit",
+        {RANK[0]: _rank("4 * layers * max(1, kv_heads // ranks) * head_dim").replace("ValueError", "TypeError")},
+        RANK,
+        "given .*ranks=4(.|\\n)*heads are not cut|heads are not cut(.|\\n)*given .*ranks=4",
+    ),
+    Wrong(
+        "two digits of memory",
+        {
+            FIT[0]: """
+def sequences_that_fit(memory, weight_bytes, sequence_bytes, usable=0.9):
+    size = float(memory[:2]) * (2**30 if "GiB" in memory else 10**9)
+    return max(0, int((usable * size - weight_bytes) // sequence_bytes))
+"""
+        },
+        FIT,
+        "came out wrong",
+    ),
     Wrong("keys only", {TOKEN[0]: _token("L * kv * d * P")}, TOKEN, "key \\*and\\* a value"),
     Wrong("queries cached, too", {TOKEN[0]: _token("3 * L * kv * d * P")}, TOKEN, "queries are not kept"),
     Wrong("query heads", {TOKEN[0]: _token("2 * L * heads * d * P")}, TOKEN, "key/value\\* head"),
