@@ -1,7 +1,10 @@
 """Lessons 01 and 02: figures drawn from the numbers they show, words that fit every outcome, widgets that redraw."""
 
+import math
 import re
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from tiny_models import tiny_config
@@ -288,6 +291,16 @@ def test_an_answer_is_right_or_its_mistake_is_explained(name):
     assert "more than nothing" in answers.check(name, 0)
     assert "1,000 times too large" in answers.check(name, 1000 * question.right)
     assert "1,000 times too small" in answers.check(name, question.right / 1000)
+
+
+@pytest.mark.parametrize("given", ["162", "about 160", (162, 5), [162], {}, math.nan, math.inf])
+def test_what_is_no_number_is_told_so(given):
+    assert "no number" in answers.check("chats on eight H100s", given)
+
+
+@pytest.mark.parametrize("given", [162, 162.0, Fraction(162), np.int64(162), torch.tensor(162)])
+def test_any_kind_of_number_will_do(given):
+    assert answers.check("chats on eight H100s", given) == "Yes: 162 chats."
 
 
 def test_an_answer_3_percent_off_is_not_right():

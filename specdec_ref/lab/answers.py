@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from specdec_ref.arithmetic import accelerator, fit, kv_bytes, kv_bytes_per_token, model_shape
 
@@ -29,11 +30,20 @@ def _question(name: str) -> Callable[[Callable[[], Question]], Callable[[], Ques
     return register
 
 
-def check(name: str, given: float | None) -> str:
-    """What to say to a learner's number; 2% either way counts as right. Raises KeyError for an unknown question."""
+def check(name: str, given: Any) -> str:
+    """What to say to a learner's number, None or what was written in its place; 2% either way counts as right.
+
+    Raises KeyError for an unknown question.
+    """
     question = QUESTIONS[name]()
     if given is None:
         return "Write your number in place of None, and run the cell again."
+    try:
+        given = math.nan if isinstance(given, str) else float(given)
+    except (TypeError, ValueError):
+        given = math.nan
+    if not math.isfinite(given):
+        return "That is no number: write a single one, without quotes or commas. 1500, 1.5e3 and 3 * 500 are all right."
     if _near(given, question.right):
         return f"Yes: {_number(question.right)} {question.unit}."
     for wrong, why in question.mistakes.items():
