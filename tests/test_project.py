@@ -17,6 +17,7 @@ LAYERS = [
     "penalties",
     "filters",
     "sampling",
+    "loops",
     "cache",
     "models",
     "measure",

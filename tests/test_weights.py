@@ -20,7 +20,6 @@ from specdec_ref.models.linear import (
     can_use_four_bits,
 )
 from specdec_ref.models.llama import Llama, LlamaConfig
-from specdec_ref.models.norm import FusedRMSNorm
 from specdec_ref.models.weights import PARTS, bytes_a_pass, keep_four_bits, pack
 
 needs_four_bits = pytest.mark.skipif(not can_use_four_bits(), reason="no 4-bit kernel on this machine")
@@ -192,15 +191,6 @@ def test_packing_leaves_other_formats_alone():
     assert isinstance(packed.layers[0].down, PackedLinear)
     c = packed.config
     assert bytes_a_pass(packed) == 2 * c.n_weights  # the head is the embedding, and is read once
-
-
-@pytest.mark.parametrize("rows", [1, 5])
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.bfloat16, 0.02)])
-def test_the_fused_norm_is_the_norm(rows, dtype, tolerance):
-    norm = torch.nn.RMSNorm(48, 1e-5).to(dtype)
-    norm.weight.data.copy_(torch.randn(48, generator=torch.Generator().manual_seed(1)))
-    x = (torch.randn(rows, 48, generator=torch.Generator().manual_seed(2)) * 0.01).to(dtype)  # eps counts here
-    torch.testing.assert_close(FusedRMSNorm(norm)(x), norm(x), rtol=tolerance, atol=tolerance)
 
 
 def test_the_tied_head_is_the_embedding():

@@ -658,18 +658,21 @@ from pathlib import Path
 
 record = json.loads(Path("recorded/paged_attention_gpu.json").read_text(encoding="utf-8"))
 print(f"recorded on one {record['device']}, {record['date']}, torch {record['torch']}, triton {record['triton']}")
-print("context    dense  gathered  kernel   in bf16")
+print("context    dense  gathered  kernel  kernel in one part   in bf16")
 for r in record["runs"]:
     if r["dtype"] == "bf16" and r["new_tokens"] == 1:
-        dense, gathered, kernel = (r["microseconds"][way][1] for way in ("dense", "gathered", "kernel"))
-        faster = "kernel" if kernel < gathered else "gathering"
-        print(f"{r['context']:7,} {dense:8.0f} {gathered:9.0f} {kernel:7.0f}   {faster} is faster")
+        us = {way: times[1] for way, times in r["microseconds"].items()}
+        best = min(("gathered", "kernel"), key=us.get)
+        row = f"{r['context']:7,} {us['dense']:8.0f} {us['gathered']:9.0f} {us['kernel']:7.0f} {us['one_part']:19.0f}"
+        print(f"{row}   {best}: {us[best] / us['dense']:.1f} times dense")
 
 # %% [markdown]
-# Compare the columns, then count the programs: this kernel starts one for each key head, eight here, and a chip like that
-# has more than a hundred places to run one. A long context read by eight programs leaves the others empty, so the copy,
-# which all of them share, can win. Production kernels split a long context among programs as well (*flash decoding*), or
-# have many sequences in a batch to fill the chip with.
+# Compare the two columns of the kernel, then count its programs. It starts one for each key head, eight here, and a chip
+# like that has room for more than a hundred: in one part, a long context is read by eight programs while the rest of the
+# chip waits, and even the copy wins, which all of it shares. So a long context is cut into parts, with a program for each
+# part and a second small kernel that puts their softmaxes together (*flash decoding*). For short contexts a call costs more
+# than its work, and a second kernel would only add to that: they stay in one part. A batch of many sequences fills the
+# chip, too.
 
 # %% [markdown]
 # ## Check yourself

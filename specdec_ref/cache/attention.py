@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from specdec_ref.cache import rowwise
+
+FEW_ROWS = 128  # up to so many, attention in bfloat16 on a CPU treats each row by itself
 
 
 def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -14,6 +19,8 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = Non
     mask: `[rows, length]`, True where a row may look, or 0 there and -inf elsewhere; None hides nothing.
     Source: Vaswani et al. 2017 (arXiv 1706.03762), equation 1; Ainslie et al. 2023 (arXiv 2305.13245) for shared heads.
     """
+    if q.dtype == torch.bfloat16 and q.device.type == "cpu" and q.shape[1] <= FEW_ROWS:
+        return rowwise.attention(q, keys, values, mask)
     return F.scaled_dot_product_attention(q[None], keys[None], values[None], attn_mask=mask)[0]
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from specdec_ref.models.fused import FusedLayer, FusedRMSNorm
 from specdec_ref.models.linear import Blocks, FourBitLinear, PackedLinear, TiedHead, can_pack
-from specdec_ref.models.llama import Llama
-from specdec_ref.models.norm import FusedRMSNorm
+from specdec_ref.models.llama import Layer, Llama
 
 # Which of a file's matrices make up one of ours.
 PARTS = {
@@ -22,16 +22,21 @@ PARTS = {
 
 
 def pack(model: Llama) -> Llama:
-    """The same model, its matrices and norms laid out for bfloat16 on a CPU; changed in place where that helps."""
+    """The same model laid out for bfloat16 on a CPU, in place: packed matrices, compiled loops between them.
+
+    A model in another format, or on another device, is left as it is.
+    """
     if model.dtype != torch.bfloat16 or model.device.type != "cpu" or not can_pack():
         return model
     for owner, name in _matrices(model):
         linear = getattr(owner, name)
         if isinstance(linear, nn.Linear):
             setattr(owner, name, PackedLinear(linear.weight))
-    for owner, name in [*((la, n) for la in model.layers for n in ("attention_norm", "mlp_norm")), (model, "norm")]:
-        if isinstance(norm := getattr(owner, name), nn.RMSNorm):
-            setattr(owner, name, FusedRMSNorm(norm))
+    for i, layer in enumerate(model.layers):
+        if isinstance(layer, Layer) and not isinstance(layer, FusedLayer):
+            model.layers[i] = FusedLayer(layer)
+    if not isinstance(model.norm, FusedRMSNorm):
+        model.norm = FusedRMSNorm(model.norm)
     return model
 
 
@@ -81,5 +86,5 @@ def bytes_a_pass(model: Llama) -> int:
     """Bytes of weights that a pass over one token reads, head included, the embedding's other rows not."""
     matrices: list[Any] = [getattr(owner, name) for owner, name in _matrices(model)]
     total = sum(m.weight.nbytes if isinstance(m, nn.Linear) else m.nbytes for m in matrices)
-    norms: list[Any] = [m for m in model.modules() if isinstance(m, (nn.RMSNorm, FusedRMSNorm))]
+    norms: list[Any] = [m for m in model.modules() if isinstance(m, nn.RMSNorm)]
     return total + sum(norm.weight.nbytes for norm in norms)

@@ -1,0 +1,271 @@
+"""Plain loops over a model's numbers, compiled by Numba: for what would take PyTorch many small operations.
+
+For one token each PyTorch operation costs more to call than to compute, so what lies between two matrix products is one
+loop here. bfloat16 comes as its 16 bits, since NumPy knows no such number; sums are float32.
+
+A loop treats each row by itself, with one order of sums however many rows there are. So a token's numbers do not depend
+on how many others are in the pass, to the last bit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from numba import carray, types
+from torch import Tensor
+
+BITS = types.CPointer(types.uint16)  # a tensor in bfloat16
+COUNT = types.int64
+REAL = types.float32
+TILE = 64  # keys, and dimensions of a head, that attention has in work at a time
+TERMS = 16  # products that it sums in registers
+LANES = 64  # partial sums of a row, so that many numbers are added at once
+# Products and sums may be fused, but not reordered: a reordered sum could differ with the number of rows.
+FAST = {"contract"}
+_C = {BITS: ctypes.c_void_p, COUNT: ctypes.c_int64, REAL: ctypes.c_float}
+
+
+def helper(function: Callable[..., Any]) -> Any:
+    """A function that compiled loops call, put in place of the call."""
+    return numba.njit(inline="always", error_model="numpy", fastmath=FAST)(function)
+
+
+def block(function: Callable[..., Any]) -> Any:
+    """A function that compiled loops call, compiled by itself."""
+    return numba.njit(error_model="numpy", fastmath=FAST)(function)
+
+
+def _address(tensor: Tensor) -> int:
+    if tensor.dtype != torch.bfloat16 or not tensor.is_cpu:
+        raise TypeError(
+            f"a compiled loop takes bfloat16 on the CPU, not {tensor.dtype} on {tensor.device}: a model that was laid "
+            "out for the CPU cannot be moved or cast, load it again with that dtype and device"
+        )
+    return tensor.data_ptr()
+
+
+class Loop:
+    """A function of pointers and numbers, compiled at its first call and kept on disk for the next process.
+
+    Called with tensors for pointers: in bfloat16 on the CPU, or it raises TypeError. Their shapes it cannot check, so
+    its callers see to that.
+    """
+
+    def __init__(self, function: Callable[..., None], signature: tuple[Any, ...]) -> None:
+        self.function, self.signature = function, signature
+        self._call: Any = None
+
+    def __call__(self, *arguments: Any) -> None:
+        if self._call is None:
+            self._call = self._compiled()
+        self._call(*[_address(a) if isinstance(a, Tensor) else a for a in arguments])
+
+    def _compiled(self) -> Any:
+        compiled: Any = numba.cfunc
+        signature = types.void(*self.signature)
+        try:
+            self._code = compiled(signature, cache=True, error_model="numpy", fastmath=FAST)(self.function)
+        except RuntimeError:  # no folder to keep it in: compile for this process alone
+            self._code = compiled(signature, error_model="numpy", fastmath=FAST)(self.function)
+        return ctypes.CFUNCTYPE(None, *[_C[t] for t in self.signature])(self._code.address)
+
+
+def loop(*signature: Any) -> Callable[[Callable[..., None]], Loop]:
+    """Make a `Loop` of a function whose arguments are of these types."""
+    return lambda function: Loop(function, signature)
+
+
+@helper
+def widen(bits: Any) -> Any:
+    """bfloat16's bits as float32: they are its upper half."""
+    return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)
+
+
+@helper
+def narrow(x: Any) -> Any:
+    """float32 as bfloat16's bits, rounded to the nearest, ties to even. NaN stays NaN."""
+    bits = np.float32(x).view(np.uint32)
+    half = np.uint32(np.uint32(0x7FFF) + np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1)))
+    rounded = np.uint16(np.uint32(bits + half) >> np.uint32(16))
+    return np.uint16(0x7FC0) if x != x else rounded
+
+
+@helper
+def exp(x: Any) -> Any:
+    """e^x in float32, off by less than 3e-7 of itself; 0 below -87, and no more than e^88 above.
+
+    x = n ln 2 + r with |r| <= ln 2 / 2: e^r by its series, 2^n by writing n into the exponent. The C library's could
+    not be done for many numbers at once.
+    """
+    y = min(max(x, np.float32(-87)), np.float32(88))
+    n = np.floor(y * np.float32(1.4426950408889634) + np.float32(0.5))
+    r = (y - n * np.float32(0.693359375)) + n * np.float32(2.12194440e-4)  # ln 2 in two parts, the first one short
+    s = np.float32(1 / 5040)
+    for factor in (1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0):
+        s = s * r + np.float32(factor)
+    power = np.uint32(np.uint32(np.int32(n) + np.int32(127)) << np.uint32(23)).view(np.float32)
+    return np.float32(0) if x < np.float32(-87) else s * power
+
+
+@block
+def _multiply_add(out: Any, factors: Any, rows: Any) -> None:
+    """out[j] += the sum of factors[i] * rows[i, j] over TERMS i, in that order, for all TILE j."""
+    for j in range(TILE):
+        s = out[j]
+        for i in range(TERMS):
+            s += factors[i] * rows[i * TILE + j]
+        out[j] = s
+
+
+@block
+def _softmax(scores: Any) -> None:
+    """In place, over a multiple of TILE scores. Lane by lane, so that scores of -inf behind the last change nothing."""
+    top = np.float32(-np.inf)
+    for t in range(len(scores)):
+        top = max(top, scores[t])
+    sums = np.zeros(TILE, np.float32)
+    for start in range(0, len(scores), TILE):
+        tile = scores[start : start + TILE]
+        for j in range(TILE):
+            tile[j] = exp(tile[j] - top)
+        for j in range(TILE):
+            sums[j] += tile[j]
+    total = np.float32(0)
+    for j in range(TILE):
+        total += sums[j]
+    share = np.float32(1) / total
+    for t in range(len(scores)):
+        scores[t] *= share
+
+
+@loop(BITS, BITS, BITS, BITS, BITS, COUNT, COUNT, COUNT, COUNT, COUNT, COUNT, COUNT)
+def attend(  # type: ignore[no-untyped-def]
+    q, keys, values, bias, out, n_heads, rows, dim, length, key_stride, value_stride, masked
+) -> None:
+    """softmax(q keys^T / sqrt(dim) + bias) values, for each head apart.
+
+    q and out: `[n_heads, rows, dim]`. bias: `[rows, length]`, looked at where `masked`.
+    keys and values: `[n_heads, length, dim]`, each head in one piece, the next one `key_stride` or `value_stride` on.
+    """
+    queries = carray(q, (n_heads, rows, dim))
+    results = carray(out, (n_heads, rows, dim))
+    hidden = carray(bias, (rows, length))
+    key_data = carray(keys, (n_heads - 1) * key_stride + length * dim)
+    value_data = carray(values, (n_heads - 1) * value_stride + length * dim)
+    scale = np.float32(1 / np.sqrt(dim))
+    tiles, columns = (length + TILE - 1) // TILE, (dim + TILE - 1) // TILE
+    terms = (dim + TERMS - 1) // TERMS * TERMS
+    query = np.zeros((rows, terms), np.float32)
+    scores = np.empty((rows, tiles * TILE), np.float32)
+    tile = np.zeros(max(terms, TILE) * TILE, np.float32)
+    sums = np.empty((rows, TILE), np.float32)
+    for h in range(n_heads):
+        for r in range(rows):
+            for d in range(dim):
+                query[r, d] = widen(queries[h, r, d]) * scale
+        # Scores: a tile of keys, turned so that one dimension of all its keys lies together.
+        tile[:] = 0
+        for t in range(tiles):
+            n = min(TILE, length - t * TILE)
+            for k in range(n):
+                start = h * key_stride + (t * TILE + k) * dim
+                key = key_data[start : start + dim]
+                for d in range(dim):
+                    tile[d * TILE + k] = widen(key[d])
+            for r in range(rows):
+                s = scores[r, t * TILE : t * TILE + TILE]
+                s[:] = 0
+                for d in range(0, terms, TERMS):
+                    _multiply_add(s, query[r, d : d + TERMS], tile[d * TILE : (d + TERMS) * TILE])
+                if masked:
+                    for k in range(n):
+                        s[k] += widen(hidden[r, t * TILE + k])
+                s[n:] = -np.inf
+        for r in range(rows):
+            _softmax(scores[r])
+        # Results: TILE dimensions of all heads' values at a time.
+        for c in range(columns):
+            width = min(TILE, dim - c * TILE)
+            tile[:] = 0
+            sums[:] = 0
+            for t in range(tiles):
+                n = min(TILE, length - t * TILE)
+                for k in range(n):
+                    start = h * value_stride + (t * TILE + k) * dim + c * TILE
+                    value = value_data[start : start + width]
+                    for d in range(width):
+                        tile[k * TILE + d] = widen(value[d])
+                for r in range(rows):
+                    for k in range(0, TILE, TERMS):
+                        first = t * TILE + k
+                        _multiply_add(sums[r], scores[r, first : first + TERMS], tile[k * TILE : (k + TERMS) * TILE])
+            for r in range(rows):
+                for d in range(width):
+                    results[h, r, c * TILE + d] = narrow(sums[r, d])
+
+
+@loop(BITS, BITS, BITS, BITS, BITS, COUNT, COUNT, REAL, COUNT)
+def norm(x, more, weight, total, out, rows, width, eps, adds) -> None:  # type: ignore[no-untyped-def]
+    """total = x + more, where `adds`; out = total / sqrt(mean(total^2) + eps) * weight. All `[rows, width]`."""
+    a, b, w = carray(x, (rows, width)), carray(more, (rows, width)), carray(weight, width)
+    sums, results = carray(total, (rows, width)), carray(out, (rows, width))
+    row, lanes = np.empty(width, np.float32), np.empty(LANES, np.float32)
+    whole = width - width % LANES
+    for r in range(rows):
+        x_row, more_row, sum_row, out_row = a[r], b[r], sums[r], results[r]
+        if adds:
+            for i in range(width):
+                sum_row[i] = narrow(widen(x_row[i]) + widen(more_row[i]))
+                row[i] = widen(sum_row[i])
+        else:
+            for i in range(width):
+                row[i] = widen(x_row[i])
+        lanes[:] = 0
+        for start in range(0, whole, LANES):
+            part = row[start : start + LANES]
+            for j in range(LANES):
+                lanes[j] += part[j] * part[j]
+        square = np.float32(0)
+        for j in range(LANES):
+            square += lanes[j]
+        for i in range(whole, width):
+            square += row[i] * row[i]
+        factor = np.float32(1) / np.sqrt(square / np.float32(width) + eps)
+        for i in range(width):
+            out_row[i] = narrow(row[i] * factor * widen(w[i]))
+
+
+@loop(BITS, BITS, BITS, BITS, BITS, BITS, COUNT, COUNT, COUNT, COUNT)
+def rotate(qkv, cos, sin, q, k, v, n, n_heads, n_kv_heads, dim) -> None:  # type: ignore[no-untyped-def]
+    """`qkv` `[n, n_heads + 2 n_kv_heads, dim]` by heads, `[heads, n, dim]`; q and k turned as `llama.rotate` does."""
+    data = carray(qkv, (n, n_heads + 2 * n_kv_heads, dim))
+    cosines, sines = carray(cos, (n, dim)), carray(sin, (n, dim))
+    queries, keys = carray(q, (n_heads, n, dim)), carray(k, (n_kv_heads, n, dim))
+    values = carray(v, (n_kv_heads, n, dim))
+    half = dim // 2
+    for i in range(n):
+        for h in range(n_heads + n_kv_heads):
+            out = queries[h, i] if h < n_heads else keys[h - n_heads, i]
+            low, high = data[i, h, :half], data[i, h, half:]
+            for j in range(half):
+                a, b = widen(low[j]), widen(high[j])
+                out[j] = narrow(a * widen(cosines[i, j]) + b * widen(sines[i, j]))
+                out[half + j] = narrow(b * widen(cosines[i, half + j]) + a * widen(sines[i, half + j]))
+        for h in range(n_kv_heads):
+            values[h, i] = data[i, n_heads + n_kv_heads + h]
+
+
+@loop(BITS, BITS, COUNT, COUNT)
+def gate(gate_up, out, n, width) -> None:  # type: ignore[no-untyped-def]
+    """silu(gate) * up, `[n, width]`, of `gate_up` `[n, 2 width]`."""
+    both, results = carray(gate_up, (n, 2 * width)), carray(out, (n, width))
+    for i in range(n):
+        gate, up = both[i, :width], both[i, width:]
+        for j in range(width):
+            g = widen(gate[j])
+            results[i, j] = narrow(g / (np.float32(1) + exp(-g)) * widen(up[j]))

@@ -1,0 +1,63 @@
+"""A layer for few tokens on a CPU: what lies between its matrix products is one compiled loop each.
+
+Same signature and same numbers as `Layer`, rounding apart: each loop computes in float32 and rounds once, to bfloat16.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specdec_ref import loops
+from specdec_ref.models.linear import WIDE
+from specdec_ref.models.llama import Layer
+
+
+class FusedRMSNorm(nn.RMSNorm):
+    """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, arXiv 1910.07467, equation 4), in one loop."""
+
+    def __init__(self, norm: nn.RMSNorm) -> None:
+        super().__init__(norm.normalized_shape, torch.finfo(norm.weight.dtype).eps if norm.eps is None else norm.eps)
+        self.weight = norm.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` `[n, width]` -> the same shape."""
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        loops.norm(x, x, self.weight, x, out, len(x), x.shape[1], self.eps, False)
+        return out
+
+    def of_sum(self, x: Tensor, more: Tensor) -> tuple[Tensor, Tensor]:
+        """`x + more` and its norm."""
+        x, more = x.contiguous(), more.contiguous()
+        total, out = torch.empty_like(x), torch.empty_like(x)
+        loops.norm(x, more, self.weight, total, out, len(x), x.shape[1], self.eps, True)
+        return total, out
+
+
+class FusedLayer(Layer):
+    """A packed `Layer` in bfloat16 on a CPU; many tokens take the operations of the plain one."""
+
+    def __init__(self, plain: Layer) -> None:
+        nn.Module.__init__(self)
+        self.config = plain.config
+        self.mlp_norm: FusedRMSNorm
+        for name, module in plain.named_children():
+            setattr(self, name, FusedRMSNorm(module) if isinstance(module, nn.RMSNorm) else module)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: Any, layer: int) -> Tensor:
+        """See `Layer.forward`."""
+        n, d, h, kv = len(x), self.config.head_dim, self.config.n_heads, self.config.n_kv_heads
+        if n >= WIDE:
+            return super().forward(x, cos, sin, mask, cache, layer)
+        qkv = self.qkv(self.attention_norm(x))
+        q, k, v = x.new_empty(kv, h // kv * n, d), x.new_empty(kv, n, d), x.new_empty(kv, n, d)
+        loops.rotate(qkv, cos, sin, q, k, v, n, h, kv, d)
+        a = cache.attend(layer, q, k, v, mask).view(h, n, d).transpose(0, 1).reshape(n, h * d)
+        x, y = self.mlp_norm.of_sum(x, self.out(a))
+        gate_up = self.gate_up(y)
+        gated = x.new_empty(n, gate_up.shape[1] // 2)
+        loops.gate(gate_up, gated, n, gated.shape[1])
+        return x + self.down(gated)
