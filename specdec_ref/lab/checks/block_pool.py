@@ -17,6 +17,7 @@ from specdec_ref.lab.checks.block_pool_moves import BASE, SLIPS, Functions, Pool
 from specdec_ref.lab.checks.block_pool_parts import (
     FOUND_TWICE,
     NEXT_LINE,
+    NO_ROOM,
     TWINS,
     either,
     mixed,
@@ -262,7 +263,13 @@ append_cow = Check(
     [
         part("reads", ["append_cow"], mixed("append_cow append_cow append_cow fork release"), {"text"}),
         part("copies", ["append_cow"], mixed("append_cow append_cow append_cow fork release"), {"copies", "books"}),
-        part("refused", ["append_cow"], mixed("append_cow append_cow append_cow fork release"), {"refused"}),
+        part(
+            "refused",
+            ["append_cow"],
+            mixed("append_cow append_cow append_cow fork release"),
+            {"refused"},
+            fixed=[NO_ROOM],
+        ),
     ],
 )
 block_hash = Check("block_hash", [either("differs", ["block_hash"], _tells_blocks_apart)])

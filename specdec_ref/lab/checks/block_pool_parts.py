@@ -270,3 +270,8 @@ FOUND_TWICE: tuple[Setup, list[Op]] = (
         ("find", "c", (1, 1, 2, 2, 3)),
     ],
 )
+# A block for the copy is free, and none for the growth.
+NO_ROOM: tuple[Setup, list[Op]] = (
+    (3, 2, tuple(range(3))),
+    [("append_cow", "a", 3), ("fork", "a", "b"), ("append_cow", "b", 3)],
+)

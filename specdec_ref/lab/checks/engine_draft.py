@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from contextlib import nullcontext
 from itertools import product
 from typing import Any
 
@@ -27,16 +26,11 @@ from specdec_ref.proof.enumeration import enumerate_law
 from specdec_ref.sampling import RandomSource
 
 
-def _drafted(
-    draft: Any, model: WatchedModel, cache: Any, tokens: list[int], gamma: int, T: float, source: Any, tell: bool = True
-) -> Any:
-    """What the learner's `draft` returns: (ids, laws as they came); `tokens` stays as it was.
-
-    tell: show an error with what was given. An enumeration needs the error of its source as it is.
-    """
+def _drafted(draft: Any, model: WatchedModel, cache: Any, tokens: list[int], gamma: int, T: float, source: Any) -> Any:
+    """What the learner's `draft` returns: (ids, laws as they came); `tokens` stays as it was."""
     before = list(tokens)
     given = f"tokens {tokens}, the cache holds {cache.held}, gamma {gamma}, temperature {T:g}"
-    with telling(given) if tell else nullcontext():
+    with telling(given, passing=RuntimeError):  # what an enumerating source raises
         drafted, laws = pair(draft(model, cache, tokens, gamma, T, source), "draft")
     if list(tokens) != before:
         raise wrong(
@@ -156,7 +150,7 @@ def drafts_follow_their_law(draft: Any, rng: random.Random) -> None:
 
     def program(source: Any) -> tuple[int, ...]:
         model = WatchedModel(law, 3)
-        drafted, _ = _drafted(draft, model, model.holding(tokens[:-1]), tokens, 2, T, source, tell=False)
+        drafted, _ = _drafted(draft, model, model.holding(tokens[:-1]), tokens, 2, T, source)
         asked.append(len(getattr(source, "choices", ())))
         return tuple(drafted)
 
@@ -206,7 +200,7 @@ def draft_keeps_its_cache(draft: Any, rng: random.Random) -> None:
             continue
         mistake = "at first feed all that the cache lacks, then each draft once"
         if gamma == 0:
-            mistake = "without drafts there is nothing to take in, either"
+            mistake = "without drafts nothing happens: nothing is taken in, and the cache stays as it is"
         elif n == gamma + 1 and cache.held == [*tokens, *drafted]:
             mistake = "the last draft was fed, too: that is one pass more than there are drafts"
         elif n > gamma:

@@ -398,7 +398,8 @@ def _follows(
     def program(source: Any) -> tuple[int, ...]:
         target, model = WatchedModel(p, 3, name="target"), WatchedModel(q, 3, name="draft model")
         told = {"temperature": T, "source": source, "eos": tuple(eos)}
-        out = generate(target, model, list(prompt), n, gamma, _parts_at(T), right_sampling_rule(source), **told)
+        with telling(given, passing=RuntimeError):  # what an enumerating source raises
+            out = generate(target, model, list(prompt), n, gamma, _parts_at(T), right_sampling_rule(source), **told)
         return tuple(ids(out, "What generate returns"))
 
     try:
