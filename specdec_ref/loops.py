@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numba
@@ -50,7 +51,7 @@ def _address(tensor: Tensor) -> int:
 
 
 class Loop:
-    """A function of pointers and numbers, compiled at its first call and kept on disk for the next process.
+    """A function of pointers and numbers, compiled when first needed and kept on disk for the next process.
 
     Called with tensors for pointers: in bfloat16 on the CPU, or it raises TypeError. Their shapes it cannot check, so
     its callers see to that.
@@ -58,20 +59,19 @@ class Loop:
 
     def __init__(self, function: Callable[..., None], signature: tuple[Any, ...]) -> None:
         self.function, self.signature = function, signature
-        self._call: Any = None
 
     def __call__(self, *arguments: Any) -> None:
-        if self._call is None:
-            self._call = self._compiled()
-        self._call(*[_address(a) if isinstance(a, Tensor) else a for a in arguments])
+        self.compiled(*[_address(a) if isinstance(a, Tensor) else a for a in arguments])
 
-    def _compiled(self) -> Any:
-        compiled: Any = numba.cfunc
+    @cached_property
+    def compiled(self) -> Any:
+        """What takes addresses. Compiling takes seconds, so a model asks for it when it is laid out."""
+        compile_: Any = numba.cfunc
         signature = types.void(*self.signature)
         try:
-            self._code = compiled(signature, cache=True, error_model="numpy", fastmath=FAST)(self.function)
+            self._code = compile_(signature, cache=True, error_model="numpy", fastmath=FAST)(self.function)
         except RuntimeError:  # no folder to keep it in: compile for this process alone
-            self._code = compiled(signature, error_model="numpy", fastmath=FAST)(self.function)
+            self._code = compile_(signature, error_model="numpy", fastmath=FAST)(self.function)
         return ctypes.CFUNCTYPE(None, *[_C[t] for t in self.signature])(self._code.address)
 
 

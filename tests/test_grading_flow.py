@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from grading_course import NAME, PERFECT, cell, code, hand_in, make_course, submission
 
@@ -191,13 +192,16 @@ def test_killed_in_the_middle_it_leaves_what_can_be_gone_on_with(tmp_path):
 
 def test_interrupted_it_stops_soon_and_says_so(course, tmp_path):
     slow = submission(course.root)
-    slow.cells.insert(0, code("import time\ntime.sleep(50)"))
+    slow.cells.insert(0, code("import time\ntime.sleep(120)"))
     hand_in(course.root, "slow", slow)
     arguments = ["grade", "--course", str(course.root), "auto", "--student", "slow"]
     process = subprocess.Popen([sys.executable, "-m", "specdec_ref.cli", *arguments], stderr=subprocess.PIPE, text=True)
-    time.sleep(8)
+    until = time.monotonic() + 60
+    while not psutil.Process(process.pid).children() and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(2)  # the sandbox runs
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=40)
     assert process.returncode == 130 and "stopped" in said
     assert not course.record(NAME, "slow").exists()
     shutil.rmtree(course.submitted / "slow")
