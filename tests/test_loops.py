@@ -121,6 +121,14 @@ def test_which_attention_takes_which_rows(monkeypatch):
     assert taken == [1, few]
 
 
+@pytest.mark.parametrize("which", range(3))
+def test_what_is_trained_gets_its_gradient(which):
+    tensors = [draw(2, 4, 8, seed=i) for i in range(3)]
+    tensors[which].requires_grad_()
+    attention_module.attention(*tensors).float().square().sum().backward()
+    assert tensors[which].grad.abs().sum() > 0
+
+
 @pytest.mark.parametrize(
     ("shapes", "words"),
     [

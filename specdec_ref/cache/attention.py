@@ -19,7 +19,8 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = Non
     mask: `[rows, length]`, True where a row may look, or 0 there and -inf elsewhere; None hides nothing.
     Source: Vaswani et al. 2017 (arXiv 1706.03762), equation 1; Ainslie et al. 2023 (arXiv 2305.13245) for shared heads.
     """
-    if q.dtype == torch.bfloat16 and q.device.type == "cpu" and q.shape[1] <= FEW_ROWS:
+    few = q.dtype == torch.bfloat16 and q.is_cpu and q.shape[1] <= FEW_ROWS
+    if few and not (q.requires_grad or keys.requires_grad or values.requires_grad):  # it has no gradient
         return rowwise.attention(q, keys, values, mask)
     return F.scaled_dot_product_attention(q[None], keys[None], values[None], attn_mask=mask)[0]
 
