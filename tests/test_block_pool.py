@@ -1,5 +1,6 @@
 """Faults that users of paged caches met, one by one."""
 
+import copy
 import random
 import tracemalloc
 
@@ -11,7 +12,7 @@ from specdec_ref.cache.block_pool import BlockPool, OutOfBlocks
 
 
 def state(pool):
-    return [(b.refs, b.hash, b.key) for b in pool.blocks], list(pool.free_queue), dict(pool.cached)
+    return [(b.refs, b.hash, b.key) for b in pool.blocks], list(pool.free_queue), copy.deepcopy(pool.cached)
 
 
 def serve(pool, tokens, extra=""):
@@ -181,12 +182,29 @@ def test_the_extra_key_separates_equal_prompts():
     assert pool.reuse_prefix([1, 2, 3], "adapter A") == table[:1]
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_equal_blocks_one_is_found_whichever_is_evicted(first):
+    """Two sequences took in the same prompt before either was registered; one ends, and its blocks are filled anew."""
+    pool = BlockPool(4, 2)
+    tables = [[], []]
+    for table in tables:
+        pool.extend(table, 0, 4)
+    for table in tables:
+        pool.register(table, [1, 2, 3, 4])
+    pool.free(tables[first])
+    serve(pool, [5, 6, 7, 8])
+    assert pool.reuse_prefix([1, 2, 3, 4, 9]) == tables[1 - first]
+
+
 def test_a_hash_collision_is_a_miss(monkeypatch):
     monkeypatch.setattr(block_pool, "hash_block", lambda key: b"the same for all")
     pool = BlockPool(8, 2)
     serve(pool, [1, 2])
     assert pool.reuse_prefix([3, 4, 5]) == []
     assert pool.reuse_prefix([1, 2, 1, 2, 5]) == [0]
+    pool.free([0])
+    serve(pool, [3, 4])
+    assert pool.reuse_prefix([1, 2, 5]) == [0] and len(pool.reuse_prefix([3, 4, 5])) == 1
 
 
 def test_hashes_are_those_of_the_tokens_whatever_integers_hold_them():

@@ -1,5 +1,6 @@
 """Random walks through the block pool, in step with lists and dictionaries, and planted bugs that they must find."""
 
+import copy
 import types
 from pathlib import Path
 
@@ -43,7 +44,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.memory = {}  # (block, offset): (extra key, tokens up to here)
         self.idle = list(range(num_blocks))  # free blocks, longest free first
         self.labels = {}  # block: (extra key, tokens up to its end) that it was registered for
-        self.known = {}  # the reverse: which block is found
+        self.known = {}  # the reverse: the blocks registered for it, of which the latest is found
         self.names = iter(range(10**6))
 
     def holders(self, block):
@@ -51,8 +52,10 @@ class PoolMachine(RuleBasedStateMachine):
 
     def forget(self, block):
         label = self.labels.pop(block, None)
-        if self.known.get(label) == block:
-            del self.known[label]
+        if label is not None:
+            self.known[label].remove(block)
+            if not self.known[label]:
+                del self.known[label]
 
     def let_go(self, blocks):
         """Blocks that left a table: those in no other are idle, the last of the sequence first."""
@@ -61,7 +64,7 @@ class PoolMachine(RuleBasedStateMachine):
     def snapshot(self):
         blocks = [(b.refs, b.hash, b.key) for b in self.pool.blocks]
         tables = {name: list(table) for name, table in self.tables.items()}
-        return blocks, list(self.pool.free_queue), dict(self.pool.cached), tables
+        return blocks, list(self.pool.free_queue), copy.deepcopy(self.pool.cached), tables
 
     def pick(self, data):
         return data.draw(st.sampled_from(sorted(self.texts)), label="sequence")
@@ -120,7 +123,7 @@ class PoolMachine(RuleBasedStateMachine):
         for end in range(self.size, len(tokens), self.size):
             if (extra, tokens[:end]) not in self.known:
                 break
-            expected.append(self.known[extra, tokens[:end]])
+            expected.append(self.known[extra, tokens[:end]][-1])
         table = self.pool.reuse_prefix(tokens, extra)
         assert table == expected
         self.idle = [block for block in self.idle if block not in table]
@@ -148,7 +151,7 @@ class PoolMachine(RuleBasedStateMachine):
         for i in range(len(tokens) // self.size):
             if table[i] not in self.labels:
                 self.labels[table[i]] = (extra, tokens[: (i + 1) * self.size])
-                self.known[self.labels[table[i]]] = table[i]
+                self.known.setdefault(self.labels[table[i]], []).append(table[i])
 
     @precondition(lambda self: self.texts)
     @rule(data=st.data())
@@ -233,7 +236,7 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def no_hash_is_stale(self):
         assert {b.id for b in self.pool.blocks if b.hash} == set(self.labels)
-        assert sorted(self.pool.cached.values()) == sorted(self.known.values())
+        assert sorted(map(list, self.pool.cached.values())) == sorted(self.known.values())
         for block, (extra, tokens) in self.labels.items():
             assert self.pool.blocks[block].key[1:] == (tokens[-self.size :], extra)
             assert self.memory[block, self.size - 1] == (extra, tokens)
@@ -268,10 +271,15 @@ def test_pool_and_model_agree_over_many_thousands_of_operations():
 # Name: (a line of the pool, the same with the bug).
 PLANTED = {
     "reused block keeps its hash": ("            self._forget(block)\n", ""),
-    "forgotten hash stays in the index": ("del self.cached[known.hash]", "pass"),
-    "forgetting a block unlists its newer twin": (
-        "if known.hash is not None and self.cached.get(known.hash) == block:\n            del self.cached[known.hash]",
-        "if known.hash is not None:\n            self.cached.pop(known.hash, None)",
+    "forgotten hash stays in the index": ("del self.cached[known.hash][block]", "pass"),
+    "empty entry stays in the index": ("                del self.cached[known.hash]\n", "                pass\n"),
+    "forgetting a block unlists its twins": (
+        "del self.cached[known.hash][block]\n            if not self.cached[known.hash]:",
+        "self.cached[known.hash].clear()\n            if True:",
+    ),
+    "equal block takes the place of the one before": (
+        "self.cached.setdefault(block.hash, {})[block.id] = None",
+        "self.cached[block.hash] = {block.id: None}",
     ),
     "cached block stays in the free queue": ("self.free_queue.pop(block, None)", "pass"),
     "cached block is not counted": (

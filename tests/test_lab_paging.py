@@ -81,15 +81,19 @@ def test_slots_behind_the_end_of_a_sequence_are_grey():
     assert texts(pool_figure(pool, tables, lengths)).count("■") == 5, "without letters, the slots in use are marked"
 
 
-def test_a_block_is_marked_only_if_it_can_be_found_itself():
-    """Of two blocks with equal content the newer is found."""
+def test_what_has_a_hash_is_marked_and_what_is_filled_anew_is_not():
+    """Two blocks with equal content, and one whose content was never registered."""
     pool, older, newer = BlockPool(3, 2), [], []
     for table in (older, newer):
         pool.extend(table, 0, 2)
         pool.register(table, [1, 2])
-    words = pool_words(pool, {"older": older, "newer": newer})
-    assert "Found by hash: 1." in words
-    assert "block 0: 1 ref" in texts(pool_figure(pool, {"older": older, "newer": newer}, {"older": 2, "newer": 2}))
+    tables, lengths = {"older": older, "newer": newer}, {"older": 2, "newer": 2}
+    assert "Found by hash: 0, 1." in pool_words(pool, tables)
+    assert {"block 0: 1 ref #", "block 1: 1 ref #"} <= set(texts(pool_figure(pool, tables, lengths)))
+    pool.truncate(older, 0)
+    pool.extend(newer, 2, 6)  # takes both other blocks
+    assert "Found by hash: 1." in pool_words(pool, {"newer": newer})
+    assert "block 0: 1 ref" in texts(pool_figure(pool, {"newer": newer}, {"newer": 6}))
 
 
 def test_a_full_pool_says_so():

@@ -76,7 +76,7 @@ class CacheMachine(RuleBasedStateMachine):
     def snapshot(self):
         blocks = [(b.refs, b.hash, b.key) for b in self.pool.block_pool.blocks]
         sequences = {name: (list(cache.table), cache.length) for name, cache in self.caches.items()}
-        return blocks, list(self.pool.block_pool.free_queue), dict(self.pool.block_pool.cached), sequences
+        return blocks, list(self.pool.block_pool.free_queue), copy.deepcopy(self.pool.block_pool.cached), sequences
 
     def refused(self, cache, error, n):
         """Whether so many tokens really did not fit."""
@@ -90,7 +90,7 @@ class CacheMachine(RuleBasedStateMachine):
         cache, text = self.caches[name], self.texts[name]
         start, longer = len(text), text + tokens
         held = cache.table[: self.pool.block_pool.blocks_for(start)]
-        known = dict(self.pool.block_pool.cached)
+        known = copy.deepcopy(self.pool.block_pool.cached)
         try:
             got = self.run_pass(cache, longer, start)
         except OutOfBlocks as error:

@@ -60,7 +60,8 @@ class BlockPool:
         self.blocks = [Block(i) for i in range(num_blocks)]
         # A dictionary over a linked list: a prefix hit leaves the middle of the queue in O(1).
         self.free_queue: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
-        self.cached: dict[bytes, int] = {}
+        # Several sequences may have computed equal blocks. All are listed: whichever is evicted, another is found.
+        self.cached: dict[bytes, dict[int, None]] = {}
 
     @property
     def num_free(self) -> int:
@@ -156,8 +157,7 @@ class BlockPool:
             if block.hash is None:
                 block.key = self._key(parent, tokens, i, extra)
                 block.hash = hash_block(block.key)
-                # Of two equal blocks the newer is found: it stays longer.
-                self.cached[block.hash] = block.id
+                self.cached.setdefault(block.hash, {})[block.id] = None
             parent = block.hash
 
     def reuse_prefix(self, tokens: Sequence[int], extra: str = "") -> list[int]:
@@ -170,9 +170,10 @@ class BlockPool:
         for i in range((len(tokens) - 1) // self.block_size):
             key = self._key(parent, tokens, i, extra)
             parent = hash_block(key)
-            found = self.cached.get(parent)
-            # Comparing keys makes a hash collision a miss.
-            if found is None or self.blocks[found].key != key:
+            # The latest of equal blocks. Comparing keys makes a hash collision a miss.
+            twins = reversed(self.cached.get(parent, {}))
+            found = next((block for block in twins if self.blocks[block].key == key), None)
+            if found is None:
                 break
             table.append(found)
         for block in table:
@@ -185,8 +186,10 @@ class BlockPool:
 
     def _forget(self, block: int) -> None:
         known = self.blocks[block]
-        if known.hash is not None and self.cached.get(known.hash) == block:
-            del self.cached[known.hash]
+        if known.hash is not None:
+            del self.cached[known.hash][block]
+            if not self.cached[known.hash]:
+                del self.cached[known.hash]
         known.hash = known.key = None
 
     def _check_held(self, table: Sequence[int]) -> None:

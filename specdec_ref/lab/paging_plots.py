@@ -170,7 +170,7 @@ def pool_figure(
     for block in pool.blocks:
         x, top = 0.3 + 4.2 * (block.id % _PER_ROW), y + 2.1 * (block.id // _PER_ROW)
         holders = owners(tables, block.id)
-        tag = " #" if _found(pool, block.id) else ""
+        tag = " #" if block.hash else ""
         ax.text(x, top + 0.3, f"block {block.id}: {block.refs} ref{'' if block.refs == 1 else 's'}{tag}", va="center")
         _box(ax, x, top + 0.6, 3.8, 1.0, [shades[h] for h in holders])
         step = 3.8 / size
@@ -185,7 +185,7 @@ def pool_figure(
     y += 2.1 * rows + 0.2
     ax.text(0.3, y + 0.45, "free queue, next to be handed out first:" if pool.num_free else "free queue: empty")
     for i, free in enumerate(pool.free_queue):
-        label = f"{free} #" if _found(pool, free) else str(free)
+        label = f"{free} #" if pool.blocks[free].hash else str(free)
         _box(ax, 0.3 + 1.1 * i, y + 0.7, 1.0, 0.8, [], label)
     return figure
 
@@ -195,7 +195,7 @@ def pool_words(pool: BlockPool, tables: Mapping[str, Sequence[int]], title: str 
     lines = [f"{title}." if title else ""]
     lines += [f"Table of {name}: {', '.join(map(str, table)) or 'empty'}." for name, table in tables.items()]
     shared = [f"{b.id} by {' and '.join(owners(tables, b.id))}" for b in pool.blocks if b.refs > 1]
-    hashed = [str(b.id) for b in pool.blocks if _found(pool, b.id)]
+    hashed = [str(b.id) for b in pool.blocks if b.hash]
     lines.append(f"Shared blocks: {', '.join(shared) or 'none'}.")
     lines.append(f"Found by hash: {', '.join(hashed) or 'none'}.")
     lines.append(f"Free, in order: {', '.join(map(str, pool.free_queue)) or 'none'}.")
@@ -265,12 +265,6 @@ def block_size_figure(used: Mapping[int, float], batch: Mapping[int, float]) -> 
 
 def _tokens(text: str) -> list[int]:
     return [ord(letter) for letter in text]
-
-
-def _found(pool: BlockPool, block: int) -> bool:
-    """Whether a prefix can find this very block by its hash."""
-    known = pool.blocks[block].hash
-    return known is not None and pool.cached.get(known) == block
 
 
 def _box(ax: Axes, x: float, y: float, width: float, height: float, colours: Sequence[str], label: str = "") -> None:
