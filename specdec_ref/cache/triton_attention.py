@@ -1,7 +1,7 @@
 """Paged attention as a kernel for CUDA: reads each key and value where it lies, through the block table.
 
 For `PagedKVPool(model, num_blocks, attention=paged_attention)`. Needs triton, which torch's builds for CUDA bring
-along. The arithmetic is tested on a CPU through triton's interpreter, and the same tests passed on an H200;
+along. The arithmetic is tested on a CPU through triton's interpreter, and passed on an H200, too;
 `lessons/recorded/paged_attention_gpu.json` holds errors and times from it.
 
 One new token has few queries to share among programs: with 8 key heads only 8 would run, on a chip with room for a

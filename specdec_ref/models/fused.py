@@ -44,8 +44,6 @@ class FusedLayer(Layer):
         nn.Module.__init__(self)
         self.config = plain.config
         self.mlp_norm: FusedRMSNorm
-        for each in (loops.attend, loops.norm, loops.rotate, loops.gate):
-            _ = each.compiled  # now, and not in the first pass, which somebody may be timing
         for name, module in plain.named_children():
             setattr(self, name, FusedRMSNorm(module) if isinstance(module, nn.RMSNorm) else module)
 

