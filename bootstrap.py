@@ -57,7 +57,7 @@ def install(extras: list[str]) -> None:
         run([sys.executable, "-m", "venv", VENV], "install your system's python3-venv package, or use conda")
     install_torch()
     say("installing the package and JupyterLab")
-    what = f"-e.[{','.join(extras)}]" if extras else "-e."
+    what = f"-e.[{','.join(['course', *extras])}]"
     run([*pip("install"), "-c", ROOT / "constraints.txt", what], "check the network; what was installed stays")
     stamp.write_text(" ".join([want, *extras]), encoding="utf-8")
 

@@ -13,4 +13,4 @@ c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "*.py"
 c.ClearSolutions.code_stub = {"python": 'raise NotImplementedError("write this, then delete this line")'}
 c.ClearSolutions.text_stub = "*Your answer here.*"
 # Submissions run in the sandbox of `specdec grade auto` only; nbgrader's own autograde would run them on this machine.
-c.Autograde.sanitize_preprocessors = ["specdec_ref.grading.guard.UseSpecdecGrade"]
+c.Autograde.sanitize_preprocessors = ["specdec_course.grading.guard.UseSpecdecGrade"]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "load_model": "specdec_ref.models.catalog",
+    "load_model": "specdec_ref.models.load",
     "SpeculativeEngine": "specdec_ref.engine",
     "Generation": "specdec_ref.engine",
-    "Proposal": "specdec_ref.verify",
+    "Proposal": "specdec_ref.interfaces",
     "RandomSource": "specdec_ref.sampling",
     "NGramDrafter": "specdec_ref.draft",
     "DraftModelDrafter": "specdec_ref.draft",
@@ -30,9 +30,9 @@ __all__ = [  # noqa: RUF022 - in the order in which a reader meets them
 if TYPE_CHECKING:
     from specdec_ref.draft import DraftModelDrafter, NGramDrafter
     from specdec_ref.engine import Generation, SpeculativeEngine
-    from specdec_ref.models.catalog import load_model
+    from specdec_ref.interfaces import Proposal
+    from specdec_ref.models.load import load_model
     from specdec_ref.sampling import RandomSource
-    from specdec_ref.verify import Proposal
 
 
 def __getattr__(name: str) -> Any:

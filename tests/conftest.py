@@ -8,7 +8,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may need the hub
 
 import pytest
 import torch
-from tiny_models import tiny_llama
+from support.tiny_models import tiny_llama
 
 from specdec_ref.models.llama import Llama
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 import triton
 
-from specdec_ref.cache.attention import attention, paged_attention
-from specdec_ref.cache.triton_attention import paged_attention as kernel
+from specdec_ref.kernels.attention import attention, paged_attention
+from specdec_ref.kernels.triton_paged import paged_attention as kernel
 
 N_KV_HEADS, GROUP, HEAD_DIM, BLOCK = 8, 4, 128, 16  # Llama-3-8B's heads, vLLM's block
 CONTEXTS, TOKENS = (256, 1024, 4096, 16384, 65536), (1, 5)

@@ -16,7 +16,7 @@ import nbformat
 
 ROOT = Path(__file__).resolve().parent.parent
 HOSTILE = [
-    "from specdec_ref.lab.checks import Check\nCheck.__call__ = lambda self, *learners, points=1, seed=None: points",
+    "from specdec_course.checks import Check\nCheck.__call__ = lambda self, *learners, points=1, seed=None: points",
     f"print(open({str(ROOT / 'solutions' / 'src')!r} + '/ps01_roofline.py').read())",
     "import socket\nsocket.create_connection(('192.0.2.1', 80), timeout=2)",
     "b = bytearray(8 << 30)",

@@ -28,7 +28,7 @@ my_guess_for_a_rewrite = 1.5
 from IPython.display import HTML
 
 from specdec_ref import NGramDrafter, SpeculativeEngine, load_model
-from specdec_ref.lab.prompts import prompt
+from specdec_ref.prompts import prompt
 
 target = load_model(weights="full")
 print(f"{target.config.n_weights / 1e6:.0f} million weights in {target.dtype}, {target.config.n_layers} layers")
@@ -59,7 +59,7 @@ for chunk in plain.stream(chat.messages, max_new_tokens=50):
 # In the text below each token shows where it comes from.
 
 # %%
-from specdec_ref.lab.tokens import legend_html, tokens_html
+from specdec_course.pictures.tokens import legend_html, tokens_html
 
 speculative = SpeculativeEngine(target, NGramDrafter(), gamma=8)
 result = speculative.generate(rewrite.messages, max_new_tokens=60)
@@ -86,8 +86,8 @@ print(f"drafted {stats.drafted}, tested {stats.tested}, accepted {stats.accepted
 # arms should share them. We look only at the ratio of times.
 
 # %%
-from specdec_ref.lab.plots import pass_cost_figure, ratio_figure, show
-from specdec_ref.lab.race import race
+from specdec_course.pictures.plots import pass_cost_figure, ratio_figure, show
+from specdec_ref.measure.race import race
 
 races = {
     p: race(
@@ -172,7 +172,7 @@ for p, r in races.items():
 # 4-bit weights, and with both.
 
 # %%
-from specdec_ref.models.weights import bytes_a_pass
+from specdec_ref.models.layout import bytes_a_pass
 
 small = load_model()
 for name, model in {"full": target, "default": small}.items():
@@ -202,8 +202,8 @@ for n, c in small_cost.items():
 # round, fewer passes? Where does it stop helping?
 
 # %%
-from specdec_ref.lab.prompts import prompts
-from specdec_ref.lab.widgets import draft_explorer, draft_html
+from specdec_course.pictures.widgets import draft_explorer, draft_html
+from specdec_ref.prompts import prompts
 
 HTML(draft_html(target, chat, gamma=2, max_new_tokens=40))
 
@@ -218,7 +218,7 @@ draft_explorer(target, [p for p in prompts() if p.id.endswith("-1")], gamma=4)
 # that can tip the choice. The cell below says whether it happened here, and how near the two tokens were.
 
 # %%
-from specdec_ref.lab.race import describe_difference
+from specdec_ref.measure.race import describe_difference
 
 for p, r in races.items():
     print(f"{p.domain:10} {describe_difference(r, target, p.messages)}")
@@ -262,7 +262,7 @@ for p, r in races.items():
 # ## The way from here
 
 # %%
-from specdec_ref.lab.course import course_html
+from specdec_course.contents import course_html
 
 HTML(course_html())
 

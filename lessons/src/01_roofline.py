@@ -34,7 +34,7 @@ seconds_to_compute = 2 * weights / rate
 print(f"reading {seconds_to_read * 1e3:.2f} ms, computing {seconds_to_compute * 1e3:.2f} ms")
 
 # %%
-from specdec_ref.lab.answers import check, guess_text
+from specdec_course.answers import check, guess_text
 
 seconds = max(seconds_to_read, seconds_to_compute)
 print("tokens a second at most: ", guess_text(my_guess_tokens_per_second, 1 / seconds))
@@ -107,8 +107,8 @@ print(h100.source, h100.date)
 # %%
 from IPython.display import HTML
 
-from specdec_ref.lab.plots import show
-from specdec_ref.lab.roofline_plots import passes, passes_figure, passes_rows, table_html
+from specdec_course.pictures.plots import show
+from specdec_course.pictures.roofline import passes, passes_figure, passes_rows, table_html
 
 works = passes("llama-3-70b", batch=1, context=1024, gamma=5, prompt=1024)
 head = ("pass", "FLOP/byte", "ms at least", "bound by", "arithmetic units at work")
@@ -145,7 +145,7 @@ print(f"{works['verify 5'].flops / works['decode'].flops:.2f} times the arithmet
 # 4. Take an L4 instead. Is its ridge further right or left, and what does that say about *its* spare arithmetic?
 
 # %%
-from specdec_ref.lab.roofline_plots import passes_explorer
+from specdec_course.pictures.roofline import passes_explorer
 
 passes_explorer()
 
@@ -186,7 +186,7 @@ for context in (512, 1024, 2048, 4096, 8192, 32_768):
 # only take away.
 
 # %%
-from specdec_ref.lab.roofline_plots import machine_rows
+from specdec_course.pictures.roofline import machine_rows
 from specdec_ref.measure import measure_machine
 
 machine = measure_machine(seconds=8, nbytes=2**29)
@@ -218,7 +218,7 @@ import time
 
 import torch
 
-from specdec_ref.lab.roofline_plots import layer_points, layer_verdict, roofline_figure
+from specdec_course.pictures.roofline import layer_points, layer_verdict, roofline_figure
 from specdec_ref.measure import WeightStream
 
 torch.set_num_threads(1)
@@ -255,7 +255,7 @@ print(layer_verdict(points, thread, dtype))
 my_guess_overhead_percent = 10
 
 # %%
-from specdec_ref.lab.roofline_plots import decode_rows, decode_verdict
+from specdec_course.pictures.roofline import decode_rows, decode_verdict
 from specdec_ref.measure import decode_times
 
 times = decode_times(model, rounds=10, clock=time.thread_time)
@@ -273,7 +273,7 @@ print("overhead, percent of a step:", guess_text(my_guess_overhead_percent, over
 # time counts. With the overhead added, here is the prediction for passes over n tokens, beside the measurement.
 
 # %%
-from specdec_ref.lab.roofline_plots import predicted_pass_cost, verify_cost_figure
+from specdec_course.pictures.roofline import predicted_pass_cost, verify_cost_figure
 from specdec_ref.measure import pass_seconds, relative_cost
 
 cost = relative_cost(pass_seconds(model, (1, 2, 4, 8, 16), context=64, repeats=6, clock=time.thread_time))
@@ -304,7 +304,7 @@ print(
 # that settles it. These belong to the roofline:
 
 # %%
-from specdec_ref.lab.article import claims_html
+from specdec_course.article.table import claims_html
 
 HTML(claims_html(3, 4, 6, 7, 14, 32, 39))
 

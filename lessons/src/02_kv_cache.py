@@ -98,8 +98,8 @@ for n_new in (100, 200, 400, 800):
 # %%
 import time
 
-from specdec_ref.lab.cache_plots import step_seconds, step_time_figure, step_time_verdict
-from specdec_ref.lab.plots import show
+from specdec_course.pictures.cache import step_seconds, step_time_figure, step_time_verdict
+from specdec_course.pictures.plots import show
 
 seconds = step_seconds(model, (32, 64, 128, 256, 384), repeats=3, clock=time.thread_time)
 show(
@@ -135,7 +135,7 @@ print(step_time_verdict(seconds))
 # `head_dim` is hidden size / query heads in both.
 
 # %%
-from specdec_ref.lab.answers import check
+from specdec_course.answers import check
 
 my_llama_2_7b = None
 my_llama_3_70b = None
@@ -174,8 +174,8 @@ for name in ("smollm2-135m", "llama-2-7b", "llama-3-8b", "llama-3-70b", "qwen3-4
 # transformers fills for tiny models of three kinds.
 
 # %%
+from specdec_course.pictures.cache import allocated_bytes
 from specdec_ref.arithmetic import kv_bytes
-from specdec_ref.lab.cache_plots import allocated_bytes
 from specdec_ref.measure import SHORT_NAMES
 
 cache = model.new_cache(1000)
@@ -208,7 +208,7 @@ print(check("cache of 8,192 tokens of Llama-3-70B", my_gb))
 # Which saves more, do you think: MQA on Llama-3-70B, or MLA on DeepSeek-V3, a model of 671 billion weights?
 
 # %%
-from specdec_ref.lab.cache_plots import attention_figure, attention_variants
+from specdec_course.pictures.cache import attention_figure, attention_variants
 
 llama, deepseek = model_shape("llama-3-70b"), model_shape("deepseek-v3")
 sizes = {f"Llama-3-70B as {kind}": kv_bytes_per_token(s) for kind, s in attention_variants(llama).items()}
@@ -235,7 +235,7 @@ print(f"{deepseek.layers[0].attention.flops_per_pair(absorbed=False):,} expanded
 # Some models save along the text, too: with a **sliding window** a layer sees only the last W tokens and keeps no more.
 
 # %%
-from specdec_ref.lab.cache_plots import growth_figure
+from specdec_course.pictures.cache import growth_figure
 
 models = ("llama-2-7b", "llama-3-8b", "mistral-7b-v0.1", "gemma-3-27b", "gpt-oss-120b", "deepseek-v3")
 last = {name: kv_bytes(model_shape(name), 2**17) / 1e9 for name in models}
@@ -266,10 +266,10 @@ print(check("chats on eight H100s", my_chats))
 # %%
 from IPython.display import HTML
 
+from specdec_course.answers import guess_text
+from specdec_course.pictures.cache import KV_FORMATS, cache_html, users_rows
+from specdec_course.pictures.roofline import table_html
 from specdec_ref.arithmetic import fit
-from specdec_ref.lab.answers import guess_text
-from specdec_ref.lab.cache_plots import KV_FORMATS, cache_html, users_rows
-from specdec_ref.lab.roofline_plots import table_html
 
 print("GB a chat:", guess_text(my_guess_gb, kv_bytes(llama, 8192) / 1e9))
 print("chats:    ", guess_text(my_guess_chats, fit(llama, h100, 8192, tp=8).sequences))
@@ -287,7 +287,7 @@ HTML(table_html(("tokens of each user", *(f"users, cache in {kv}" for kv in KV_F
 HTML(cache_html("llama-3-70b", "h100-sxm", chips=8, users=64, context=8192))
 
 # %%
-from specdec_ref.lab.cache_plots import cache_explorer
+from specdec_course.pictures.cache import cache_explorer
 
 cache_explorer()
 
@@ -327,7 +327,7 @@ print(f"batch 64, 32,768 tokens: a verification of 5 drafts reads {more:.3f} tim
 # scatter is an assumption of ours.)
 
 # %%
-from specdec_ref.lab.cache_plots import reserved_figure, reserved_shares
+from specdec_course.pictures.cache import reserved_figure, reserved_shares
 
 shares = reserved_shares(max_len=2048)
 names = {"max": "the longest allowed", "pow2": "next power of two", "oracle": "what it will need"}
@@ -352,7 +352,7 @@ print(f"{shares['max']:.0%} would have carried the same texts.")
 # ## 8. What the article says about caches
 
 # %%
-from specdec_ref.lab.article import claims_html
+from specdec_course.article.table import claims_html
 
 HTML(claims_html(8, 9, 10, 11, 40))
 

@@ -30,7 +30,7 @@ my_guess_gain = 1.5  # how many times as many requests run at once if no memory 
 # %%
 import numpy as np
 
-from specdec_ref.cache.waste import contiguous, draw_lengths
+from specdec_course.simulate.paging import contiguous, draw_lengths
 
 prompts, outputs = draw_lengths(400, np.random.default_rng(0))
 reserving = contiguous(prompts, outputs, "max", capacity=15_700, max_len=2048)
@@ -338,8 +338,8 @@ print("after that memory was used by others:", pool.reuse_prefix(prompt))
 # First one moment as a still picture: A was forked as B, and B has just written.
 
 # %%
-from specdec_ref.lab.paging_plots import pool_figure, pool_stepper, pool_words, tour
-from specdec_ref.lab.plots import show
+from specdec_course.pictures.paging import pool_figure, pool_stepper, pool_words, tour
+from specdec_course.pictures.plots import show
 
 steps = tour()
 s = steps[4]
@@ -361,7 +361,7 @@ pool_stepper(steps)
 # `OutOfBlocks`, and nothing has happened.)
 
 # %%
-from specdec_ref.lab.paging_plots import Recorder
+from specdec_course.pictures.paging import Recorder
 
 mine = Recorder(num_blocks=8, block_size=4)
 mine.start("x", "to be or not")
@@ -385,7 +385,7 @@ pool_stepper(mine.snapshots)
 # %%
 from specdec_ref.cache.paged import PagedKVPool
 from specdec_ref.engine.prompt import encode_prompt
-from specdec_ref.lab.prompts import prompt as course_prompt
+from specdec_ref.prompts import prompt as course_prompt
 
 ids = encode_prompt(course_prompt("rewrite-1").messages, target)
 kv = PagedKVPool(target, num_blocks=128, block_size=8)
@@ -412,7 +412,7 @@ paged.truncate(0)  # gives all blocks back
 
 # %%
 from specdec_ref import NGramDrafter, SpeculativeEngine
-from specdec_ref.proof import compare_greedy
+from specdec_ref.measure import compare_greedy
 
 on_dense = SpeculativeEngine(target, NGramDrafter(), gamma=6)
 on_pages = SpeculativeEngine(target, NGramDrafter(), gamma=6, cache=kv)
@@ -535,8 +535,8 @@ for question in questions:
 # 16.
 
 # %%
-from specdec_ref.cache.waste import paged as serve_paged
-from specdec_ref.lab.paging_plots import block_size_figure, waste_figure, waste_words
+from specdec_course.pictures.paging import block_size_figure, waste_figure, waste_words
+from specdec_course.simulate.paging import paged as serve_paged
 
 systems = {
     "reserve 2,048": reserving,
@@ -564,7 +564,7 @@ print(f"\npaging runs {gain:.1f} times as many requests at once as reserving doe
 # **The block size.** Small blocks waste less. So why not 1?
 
 # %%
-from specdec_ref.cache.waste import utilisation
+from specdec_course.simulate.paging import utilisation
 
 sizes = (1, 4, 16, 64, 256)
 used = {size: utilisation(prompts + outputs, size) for size in sizes}
@@ -586,7 +586,7 @@ show(
 my_blocks = 40
 
 # %%
-from specdec_ref.cache.waste import fit_samples
+from specdec_course.simulate.paging import fit_samples
 
 pool = BlockPool(num_blocks=200, block_size=16)
 fit_samples(pool, prompt=100, outputs=[50] * 4)
@@ -649,7 +649,7 @@ print(f"paged takes {median(ratios):.2f} times as long (middle half of the pairs
 
 # %% [markdown]
 # On a GPU one need not gather: the kernel reads each block where it lies. That is *PagedAttention* proper; in this package
-# it is `specdec_ref.cache.triton_attention`. Does that pay? Here is a recorded run, of one sequence with the heads of
+# it is `specdec_ref.kernels.triton_paged`. Does that pay? Here is a recorded run, of one sequence with the heads of
 # Llama-3-8B: microseconds of one layer's attention for one new token (medians).
 
 # %%
@@ -746,7 +746,7 @@ for r in record["runs"]:
 # block first. Which of the stories in section 6 comes out differently, and what becomes of prefix hits? (c) `sigma` in
 # `draw_lengths` sets how different lengths are. With equal lengths (`sigma=0.01`), how much of paging's gain is left, and
 # over which of the other three? (d) How long must a common system prompt be until it doubles the batch? `fit_requests` in
-# `specdec_ref.cache.waste`.
+# `specdec_course.simulate.paging`.
 #
 # **Sources.** Kwon et al. 2023, *Efficient memory management for large language model serving with PagedAttention* (arXiv
 # 2309.06180): the definitions of waste, figures 2, 11 and 13, and sections 4.2 to 4.5. Zheng et al. 2024, *SGLang*

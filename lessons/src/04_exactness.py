@@ -76,7 +76,7 @@ print(*(speculative_token(target_law, draft_law, dice) for _ in range(40)))
 # %%
 from IPython.display import HTML
 
-from specdec_ref.lab.exactness_plots import exactness_explorer, step_html
+from specdec_course.pictures.exactness import exactness_explorer, step_html
 
 HTML(step_html(target_law, draft_law))
 
@@ -208,7 +208,7 @@ print("production rule:", *emitted_law("token", p, q), " equal to p:", emitted_l
 # Beware of a plausible shortcut: "each kept token follows $p$, each correction follows $p$, so all do". Neither is true.
 
 # %% tags=["nbval-check-output"]
-from specdec_ref.lab.exactness_plots import one_step
+from specdec_course.pictures.exactness import one_step
 
 step = one_step(target_law, draft_law)
 print("kept drafts alone: ", *(f"{a / sum(step.accepted):.2f}" for a in step.accepted))
@@ -305,8 +305,8 @@ print("largest difference to the target alone is below 1e-12:", difference(law, 
 # a GPU kernel that uses one number twice. For those there is only one way: run it, count, compare.
 
 # %%
-from specdec_ref.lab.exactness_plots import histogram_figure
-from specdec_ref.lab.plots import show
+from specdec_course.pictures.exactness import histogram_figure
+from specdec_course.pictures.plots import show
 
 
 def count(program, draws, seed=0):
@@ -412,7 +412,7 @@ print("enumerated:", *sloppy_law, " as decimals:", *map(float, sloppy_law))
 # %%
 import numpy as np
 
-from specdec_ref.lab.exactness_plots import convergence_figure
+from specdec_course.pictures.exactness import convergence_figure
 
 generator = np.random.default_rng(0)
 right, sloppy, article = (np.array([float(x) for x in law]) for law in (p, sloppy_law, article_law))
@@ -486,7 +486,7 @@ print(f"and in {blamed:.1%} of the runs of the correct one, where it should be a
 # day and must not cry wolf. The dashed lines are the package's `power`, a formula (noncentral chi-square).
 
 # %%
-from specdec_ref.lab.exactness_plots import power_figure
+from specdec_course.pictures.exactness import power_figure
 from specdec_ref.proof import draws_needed, power
 
 draws = [1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 500_000, 1_000_000, 2_000_000]
@@ -707,8 +707,8 @@ for rule in ("token", "lossy-leniency", "lossy-typical"):
 
 # %%
 from specdec_ref import NGramDrafter, load_model
-from specdec_ref.lab.prompts import prompt
-from specdec_ref.proof import compare_greedy
+from specdec_ref.measure import compare_greedy
+from specdec_ref.prompts import prompt
 
 models = {dtype: load_model(dtype=dtype) for dtype in ("bfloat16", "float32")}
 chosen = [prompt(name) for name in ("translation-1", "code-2", "rewrite-1")]
@@ -738,7 +738,7 @@ for dtype in models:
 
 # %%
 from specdec_ref.engine.prompt import encode_prompt
-from specdec_ref.proof.neartie import logits_by_shape
+from specdec_ref.measure.neartie import logits_by_shape
 
 request, model = chosen[0], models["bfloat16"]
 ids = encode_prompt(request.messages, model)
@@ -781,7 +781,7 @@ for dtype, rows in by_width.items():
 # the default model, in 4 bits where this machine can:
 
 # %%
-from specdec_ref.proof.neartie import WIDTHS
+from specdec_ref.measure.neartie import WIDTHS
 
 default = load_model()
 # Without the pass over the whole prompt: so many rows take other kernels.

@@ -41,7 +41,7 @@ import torch
 
 from specdec_ref import load_model
 from specdec_ref.engine.prompt import encode_prompt
-from specdec_ref.lab.prompts import prompt
+from specdec_ref.prompts import prompt
 
 target = load_model(dtype="float32")
 tokenizer = target.tokenizer
@@ -248,7 +248,7 @@ print("the same tokens as plain decoding" if mine == plain else "NOT the tokens 
 # %%
 from IPython.display import HTML
 
-from specdec_ref.lab.diverge import diverging_html
+from specdec_course.pictures.diverge import diverging_html
 
 
 def count_all_that_agree(drafted, best):
@@ -439,8 +439,8 @@ said = "the text changes" if my_guess_text_changes else "the text stays the same
 print(f"your guesses: {my_guess_passes} passes, {my_guess_passes_with_the_slip} with the bug, and {said}")
 
 # %%
-from specdec_ref.lab.plots import show
-from specdec_ref.lab.stepper import rounds_figure
+from specdec_course.pictures.plots import show
+from specdec_course.pictures.rounds import rounds_figure
 
 show(
     rounds_figure({"right": full_rounds, "bug 7, a hole in the draft's cache": slip_rounds}),
@@ -526,9 +526,9 @@ for name, rule in (("with the residual", verify_tokenwise), ("bug 8: without it"
 # streaming, statistics, errors that help. Does it write what yours writes?
 
 # %%
+from specdec_course.pictures.rounds import record_rounds
 from specdec_ref import DraftModelDrafter, NGramDrafter, SpeculativeEngine
-from specdec_ref.lab.stepper import record_rounds
-from specdec_ref.proof import compare_greedy
+from specdec_ref.measure import compare_greedy
 
 by_lookup = SpeculativeEngine(target, NGramDrafter(max_ngram=2, min_ngram=2), gamma=4)
 by_itself = SpeculativeEngine(target, DraftModelDrafter(target), gamma=4)
@@ -578,7 +578,7 @@ print("same tokens with your rule and the package's:", sampled[0].tokens == samp
 # Here is one round as the engine saw it. First the round in which lookup erred.
 
 # %%
-from specdec_ref.lab.stepper import round_html, stepper
+from specdec_course.pictures.rounds import round_html, stepper
 
 rejected = [i for i, s in enumerate(lookup_steps) if s.origin == "corrected"]
 shown = rejected[0] if rejected else 0
@@ -598,7 +598,7 @@ stepper({"lookup, rewrite": lookup_steps, "target as its own draft, chat": itsel
 # largest for lookup, and which where a model of the target's size drafts four tokens a round? Say it before you run.
 
 # %%
-from specdec_ref.lab.stepper import time_shares, times_figure
+from specdec_course.pictures.rounds import time_shares, times_figure
 
 runs = {"lookup": lookup_run.stats, "target drafts for itself": itself_run.stats}
 words = {n: ", ".join(f"{part} {x:.1%}" for part, x in time_shares(s).items()) for n, s in runs.items()}
@@ -713,7 +713,7 @@ except RuntimeError as error:
 # engine:
 
 # %%
-from specdec_ref.lab.article import claims_html
+from specdec_course.article.table import claims_html
 
 HTML(claims_html(*range(20, 28)))
 

@@ -34,7 +34,7 @@
 # %% locked="pool"
 from collections import deque
 
-from specdec_ref.lab.checks import block_pool as checks
+from specdec_course.checks import block_pool as checks
 
 
 class Pool:

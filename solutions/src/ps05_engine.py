@@ -45,7 +45,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from specdec_ref.lab.checks import engine as checks
+from specdec_course.checks import engine as checks
 from specdec_ref.models.scripted import ScriptedModel
 
 

@@ -53,14 +53,13 @@ def make_arms(worker: str, model: str, gamma: int, lookups: Sequence[int]) -> tu
 def _ours(name: str, weights: str, gamma: int) -> tuple[dict[str, Arm], dict[str, Any]]:
     from specdec_ref.draft import NGramDrafter
     from specdec_ref.engine import SpeculativeEngine
-    from specdec_ref.engine.adaptive import AdaptiveGamma
-    from specdec_ref.measure import fastest_threads
-    from specdec_ref.models.catalog import load_model
-    from specdec_ref.models.weights import bytes_a_pass
+    from specdec_ref.measure import adaptive_gamma, fastest_threads
+    from specdec_ref.models.layout import bytes_a_pass
+    from specdec_ref.models.load import load_model
 
     target = load_model(name, weights="q4") if weights == "q4" else load_model(name, "bfloat16", weights="full")
     torch.set_num_threads(fastest_threads(target))
-    adaptive = AdaptiveGamma.measure(target, gamma)
+    adaptive = adaptive_gamma(target, gamma)
 
     def arm(engine: SpeculativeEngine) -> Arm:
         def run(ids: Sequence[int], n: int) -> Sample:
@@ -140,7 +139,7 @@ def _openvino(name: str) -> tuple[dict[str, Arm], dict[str, Any]]:
     import openvino as ov
     import openvino_genai as genai
 
-    from specdec_ref.models.catalog import GGUF_NAME
+    from specdec_ref.models.store.catalog import GGUF_NAME
 
     # Without its cache of prompts: a repeat would otherwise skip the prefill that every other arm does.
     scheduler = genai.SchedulerConfig()
@@ -165,7 +164,7 @@ def _openvino(name: str) -> tuple[dict[str, Arm], dict[str, Any]]:
 
 def model_folder(name: str) -> Path:
     """Where a model's files lie."""
-    from specdec_ref.models.catalog import CATALOG, fetch
-    from specdec_ref.models.folder import find_folder
+    from specdec_ref.models.store.catalog import CATALOG, fetch
+    from specdec_ref.models.store.folder import find_folder
 
     return fetch(name) if name in CATALOG else find_folder(name, CATALOG)

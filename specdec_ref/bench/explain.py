@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from specdec_ref.bench.arms import Sample
-from specdec_ref.proof.neartie import compare_greedy
+from specdec_ref.measure.neartie import compare_greedy
 
 REFERENCE = {
     "q4": "q4 plain",

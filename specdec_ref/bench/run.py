@@ -74,7 +74,7 @@ def run(
     domain takes part.
     Raises WorkerFailed where an arm cannot run, UnlikeWork where arms did different work.
     """
-    from specdec_ref.models.catalog import load_model
+    from specdec_ref.models.load import load_model
 
     started = datetime.datetime.now(datetime.timezone.utc)
     load_before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
@@ -215,6 +215,23 @@ def ratio(record: Mapping[str, Any], first: str, second: str, domain: str | None
     chosen = {p: d for p, d in domains.items() if domain in (None, d)}  # in the record's order: so are the draws
     ratios = prompt_ratios(samples[first], samples[second], what)
     return summarise({p: ratios[p] for p in chosen}, chosen)
+
+
+def comparisons(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What a record compares: (first arm, second arm, in words), as far as it has them."""
+    arms = list(record["arms"])
+    theirs = [a for a in arms if a.startswith("transformers lookup")]
+    wanted = [
+        ("transformers plain", "q4 lookup", "4-bit lookup over transformers plain"),
+        ("transformers plain", "q4 plain", "4-bit plain over transformers plain"),
+        *((t, "q4 lookup", "4-bit lookup over transformers lookup") for t in theirs),
+        ("openvino plain", "q4 plain", "4-bit plain over OpenVINO plain"),
+        ("llamacpp plain", "q4 plain", "4-bit plain over llama.cpp plain"),
+        ("transformers plain", "bf16 plain", "bf16 plain over transformers plain"),
+        ("bf16 plain", "bf16 lookup", "lookup's own share, bf16"),
+        ("q4 plain", "q4 lookup", "lookup's own share, 4 bits"),
+    ]
+    return [(a, b, words) for a, b, words in wanted if a in arms and b in arms]
 
 
 def table(record: Mapping[str, Any]) -> list[dict[str, Any]]:

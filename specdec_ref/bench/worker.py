@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_ref.bench.arms import Sample, make_arms, model_folder
-from specdec_ref.models.catalog import GGUF_NAME
+from specdec_ref.models.store.catalog import GGUF_NAME
 
 
 class WorkerFailed(RuntimeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec_ref.cache.attention import attention
+from specdec_ref.kernels.attention import attention
 
 
 def check_truncate(length: int, new_length: int) -> None:

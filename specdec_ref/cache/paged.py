@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_ref.cache.attention import paged_attention
 from specdec_ref.cache.block_pool import BlockPool
 from specdec_ref.cache.dense import check_truncate
+from specdec_ref.kernels.attention import paged_attention
 
 
 class PagedKVPool:
     """Keys and values of all layers, `[n_layers, n_kv_heads, num_blocks, block_size, head_dim]` each.
 
     model: the reference Llama whose keys and values these are; other models bring a cache of their own.
-    attention: `paged_attention` of `specdec_ref.cache.attention`, or a kernel with the same signature.
+    attention: `paged_attention` of `specdec_ref.kernels.attention`, or a kernel with the same signature.
     Raises TypeError for another model, ValueError for a pool without blocks.
     """
 
@@ -130,7 +130,7 @@ class PagedCache:
     def attend(self, layer: int, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
         """Write n new tokens of one layer, `[n_kv_heads, n, head_dim]`, and attend to them and all before.
 
-        q, mask and the result are those of `specdec_ref.cache.attention.attention`.
+        q, mask and the result are those of `specdec_ref.kernels.attention.attention`.
         """
         key_pool, value_pool = self.pool.keys[layer], self.pool.values[layer]
         key_pool.flatten(1, 2).index_copy_(1, self._new_slots, keys)

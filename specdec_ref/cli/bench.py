@@ -30,7 +30,6 @@ PEERS = ("transformers", "openvino", "llamacpp")
 @click.option("--lookups", default="3,5,10", show_default=True, help="Settings of transformers' lookup to try.")
 @click.option("--threads", type=click.IntRange(1), help="For every arm; else each library's own choice.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the record here, as JSON.")
-@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Write the picture here, as PNG.")
 @click.option(
     "--read", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Show a record; run nothing."
 )
@@ -47,7 +46,6 @@ def bench(
     lookups: str,
     threads: int | None,
     out: Path | None,
-    picture: Path | None,
     read: Path | None,
     as_json: bool,
     model: str,
@@ -94,10 +92,6 @@ def bench(
                 raise click.ClickException(f"{error}{hint}") from error
         if out is not None:
             _write(out, json.dumps(record, indent=1) + "\n")
-    if picture is not None:
-        from specdec_ref.bench.picture import bench_figure
-
-        bench_figure(record).savefig(picture, format="png", dpi=130, metadata={"Software": None})
     return _show(record, as_json)
 
 
@@ -130,8 +124,7 @@ def _show(record: dict[str, Any], as_json: bool) -> int:
     """Print what the record says; 1 where an output of our own differs by more than rounding."""
     from specdec_ref.bench.compare import noise, verdict
     from specdec_ref.bench.explain import unexplained
-    from specdec_ref.bench.picture import comparisons
-    from specdec_ref.bench.run import ratio, samples_of, table
+    from specdec_ref.bench.run import comparisons, ratio, samples_of, table
 
     rows, faults = table(record), unexplained(record["differences"])
     domains = list(dict.fromkeys(p["domain"] for p in record["prompts"].values()))

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from specdec_ref.engine import SpeculativeEngine
-    from specdec_ref.lab.race import Race
+    from specdec_ref.measure.race import Race
 
+COLOURS = {"accepted": "green", "corrected": "red", "bonus": "blue"}
 SCENES = {"open chat": "chat-1", "rewrite": "rewrite-1"}
 
 
@@ -35,11 +36,11 @@ def demo(prompt: str | None, model: str, gamma: int, max_new_tokens: int, repeat
 
     from specdec_ref.draft import NGramDrafter
     from specdec_ref.engine import SpeculativeEngine
-    from specdec_ref.lab.prompts import prompt as built_in
-    from specdec_ref.lab.race import race
-    from specdec_ref.lab.tokens import COLOURS, MEANING
+    from specdec_ref.interfaces import ORIGINS
     from specdec_ref.measure import fastest_threads
-    from specdec_ref.models.catalog import load_model
+    from specdec_ref.measure.race import race
+    from specdec_ref.models.load import load_model
+    from specdec_ref.prompts import prompt as built_in
 
     console = Console()
     with console.status(f"loading {model}"):
@@ -62,7 +63,7 @@ def demo(prompt: str | None, model: str, gamma: int, max_new_tokens: int, repeat
                 repeats,
             )
         _report(console, result, target, message)
-    key = ", ".join(f"[{colour} underline]{name}[/]: {MEANING[name]}" for name, colour in COLOURS.items())
+    key = ", ".join(f"[{colour} underline]{name}[/]: {ORIGINS[name]}" for name, colour in COLOURS.items())
     console.print(f"\n{key}.")
     console.print("Times are of this machine, now; only their ratio means something.")
 
@@ -81,7 +82,7 @@ def _watch(
     from rich.table import Table
     from rich.text import Text
 
-    from specdec_ref.lab.tokens import COLOURS, pieces
+    from specdec_ref.engine.text import pieces
 
     left, right = Text(), Text()
     footers = ["", ""]
@@ -105,7 +106,7 @@ def _watch(
                 live.update(both())
             if side:
                 text.truncate(0)
-                for piece, origin in pieces(result, engine.target.tokenizer):
+                for piece, origin in pieces(result.tokens, result.stats.origins, engine.target.tokenizer):
                     text.append(
                         piece, style=f"{COLOURS[origin]} underline" if origin == "accepted" else COLOURS[origin]
                     )
@@ -117,7 +118,7 @@ def _watch(
 
 
 def _report(console: Console, result: Race, target: Any, message: Any) -> None:
-    from specdec_ref.lab.race import describe_difference
+    from specdec_ref.measure.race import describe_difference
 
     a, b = (sum(s) / len(s) for s in (result.first_seconds, result.second_seconds))
     console.print(f"plain {a:.2f} s, speculative {b:.2f} s a run. Speculation is {result.verdict()}.")

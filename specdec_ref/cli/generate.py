@@ -42,7 +42,7 @@ def generate(
     The text goes to standard output as it is committed, the counts to standard error.
     """
     from specdec_ref.engine import SpeculativeEngine
-    from specdec_ref.models.catalog import load_model
+    from specdec_ref.models.load import load_model
 
     text = sys.stdin.read() if prompt == "-" else prompt
     target = load_model(model, dtype)

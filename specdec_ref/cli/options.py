@@ -38,6 +38,6 @@ def make_drafter(name: str, dtype: str = "auto", device: str = "cpu") -> Any:
 
     if name == "lookup":
         return NGramDrafter()
-    from specdec_ref.models.catalog import load_model
+    from specdec_ref.models.load import load_model
 
     return DraftModelDrafter(load_model(name, dtype, device))

@@ -41,9 +41,9 @@ def try_pair(
     """
     from rich.console import Console
 
-    from specdec_ref.lab.prompts import prompts as our_prompts
-    from specdec_ref.lab.tryout import try_pair as measure
-    from specdec_ref.models.catalog import load_model
+    from specdec_ref.measure.pair import try_pair as measure
+    from specdec_ref.models.load import load_model
+    from specdec_ref.prompts import prompts as our_prompts
 
     texts = [p.user for p in our_prompts() if p.id.endswith("-1")]
     if prompts is not None:

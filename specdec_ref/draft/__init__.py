@@ -1,7 +1,7 @@
 """Who proposes: drafters behind one interface."""
 
-from specdec_ref.draft.base import Drafter
 from specdec_ref.draft.model import DraftModelDrafter
 from specdec_ref.draft.ngram import NGramDrafter
+from specdec_ref.interfaces import Drafter
 
 __all__ = ["DraftModelDrafter", "Drafter", "NGramDrafter"]

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from specdec_ref.cache.paged import PagedKVPool
-from specdec_ref.draft.base import Drafter
-from specdec_ref.models.base import CausalLM, check_model
+from specdec_ref.interfaces import CausalLM, Drafter, Proposal, check_model
 from specdec_ref.sampling import RandomSource, Sampling
-from specdec_ref.verify import Proposal
 
 
 class DraftModelDrafter(Drafter):

@@ -9,10 +9,8 @@ import copy
 import math
 from collections.abc import Sequence
 
-from specdec_ref.draft.base import Drafter
-from specdec_ref.models.base import CausalLM
+from specdec_ref.interfaces import CausalLM, Drafter, Proposal
 from specdec_ref.sampling import RandomSource, Sampling
-from specdec_ref.verify import Proposal
 
 
 class NGramDrafter(Drafter):

@@ -9,13 +9,9 @@ what is drawn in the round, so the output's law stays the target's.
 from __future__ import annotations
 
 import math
-import statistics
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from specdec_ref.engine.stats import Stats
-from specdec_ref.measure import pass_seconds
-from specdec_ref.models.base import CausalLM
 
 WINDOW = 24  # rounds with drafts that alpha is estimated from
 PRIOR, PRIOR_TOKENS = 0.8, 10  # until that many rounds are seen: as if 8 of 10 more drafts had been accepted
@@ -41,24 +37,6 @@ class AdaptiveGamma:
         self.most = min(most, max(cost) - 1)
         self._rounds = [self._pass(g + 1) / self._pass(1) + g * draft_cost for g in range(self.most + 1)]
         self._rest = math.ceil((self._rounds[1] - 1) / LOSS) if self.most else 0
-
-    @classmethod
-    def measure(
-        cls,
-        target: CausalLM,
-        most: int = 11,
-        draft_cost: float = 0.0,
-        context: int = 128,
-        repeats: int = 5,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> AdaptiveGamma:
-        """With T measured on `target` here and now; the sizes take turns. About a second for the default model."""
-        if target.max_context is not None:
-            context = max(1, min(context, target.max_context - most - 1))
-        sizes = sorted({n for n in (1, 2, 3, 4, 6, 8, 12, 16, most + 1) if n <= most + 1})
-        seconds = pass_seconds(target, sizes, context, repeats, clock)
-        one = statistics.median(seconds[1])
-        return cls({n: statistics.median(s) / one for n, s in seconds.items()}, most, draft_cost)
 
     def _pass(self, n: int) -> float:
         """Relative time of a pass over n tokens."""

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from specdec_ref.models.base import CausalLM
+from specdec_ref.interfaces import CausalLM, Proposal, Verdict
 from specdec_ref.sampling import Sampling
-from specdec_ref.verify import Proposal, Verdict
 
 SAMPLING_OPTIONS = [f.name for f in fields(Sampling) if f.name not in ("prompt_length", "vocab_size", "eos")]
 OTHER_OPTIONS = ["seed", "source", "stop", "eos_token_id", "logprobs", "streamer", "on_round"]

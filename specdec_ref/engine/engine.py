@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from specdec_ref.cache.paged import PagedCache, PagedKVPool
-from specdec_ref.draft import Drafter
 from specdec_ref.engine.checks import (
     check_drafter,
     check_proposal,
@@ -32,9 +31,9 @@ from specdec_ref.engine.checks import (
 from specdec_ref.engine.prompt import encode_prompt
 from specdec_ref.engine.stats import Stats
 from specdec_ref.engine.text import TextStream
-from specdec_ref.models.base import CausalLM, check_model
+from specdec_ref.interfaces import CausalLM, Drafter, Proposal, Rule, Verdict, check_model
 from specdec_ref.sampling import RandomSource, Sampling, sample_seed
-from specdec_ref.verify import RULES, Proposal, Rule, Verdict
+from specdec_ref.verify import RULES
 from specdec_ref.verify.greedy import verify_argmax
 
 PREFILL_CHUNK = 512  # tokens a prefill pass takes in: bounds the memory of its activations
@@ -108,7 +107,7 @@ class SpeculativeEngine:
     """Generates with `target`, checking in each pass what `drafter` proposed.
 
     drafter: None decodes plainly, one token a pass, through the same loop. Any object with `propose` and `commit`
-        will do, see `specdec_ref.draft.Drafter`; one without `begin` is copied (shallowly) for each generation.
+        will do, see `specdec_ref.interfaces.Drafter`; one without `begin` is copied (shallowly) for each generation.
     gamma: draft tokens a round, or a function of the `Stats` so far that gives them; 0 is plain decoding.
     rule: name in `specdec_ref.verify.RULES`, or a function of the same form.
     cache: a pool for the target's keys and values; generations share in it what their prompts share. None gives each

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from specdec_ref.models.base import CausalLM
+from specdec_ref.interfaces import CausalLM
 
 
 def encode_prompt(prompt: Any, model: CausalLM) -> list[int]:

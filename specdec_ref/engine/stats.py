@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from specdec_ref.verify import Verdict
+from specdec_ref.interfaces import Verdict
 
 
 @dataclass

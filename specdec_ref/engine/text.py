@@ -77,3 +77,14 @@ class TextStream:
             if any(s.startswith(self.text[-n:]) for s in self._stop):
                 return n
         return 0
+
+
+def pieces(tokens: Sequence[int], origins: Sequence[str], tokenizer: Any) -> list[tuple[str, str]]:
+    """(text, origin) for each token; a token that only begins a character has its text with the next one."""
+    text = TextStream(tokenizer)
+    result = []
+    for token, origin in zip(tokens, origins, strict=True):
+        text.push(token)
+        result.append((text.show(), origin))
+    rest = text.show(final=True)
+    return [*result[:-1], (result[-1][0] + rest, result[-1][1])] if result else []

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specdec_ref import loops
-from specdec_ref.models.linear import WIDE
+from specdec_ref.kernels import loops
+from specdec_ref.kernels.linear import WIDE
 from specdec_ref.models.llama import Layer
 
 

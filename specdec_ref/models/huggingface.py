@@ -56,7 +56,7 @@ class HuggingFaceCache:
 
 
 class HuggingFaceModel:
-    """A transformers causal LM for the engine; see `specdec_ref.models.base.CausalLM`.
+    """A transformers causal LM for the engine; see `specdec_ref.interfaces.CausalLM`.
 
     model: loaded, on its device, in its number format; it is put into eval mode.
     tokenizer: its tokenizer; without one prompts are token ids and texts are empty.

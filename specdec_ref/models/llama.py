@@ -143,7 +143,7 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    """The model; see `specdec_ref.models.base.CausalLM` for what the engine asks of it."""
+    """The model; see `specdec_ref.interfaces.CausalLM` for what the engine asks of it."""
 
     cos: Tensor
     sin: Tensor

@@ -8,9 +8,8 @@ from specdec_ref.proof.enumeration import (
     enumerate_law,
 )
 from specdec_ref.proof.exact import Scenario
-from specdec_ref.proof.gtest import draws_needed, g_test, holm, mixture, power
+from specdec_ref.proof.goodness import draws_needed, g_test, holm, mixture, power
 from specdec_ref.proof.mutants import MUTANTS, Mutant, kill, planted, report
-from specdec_ref.proof.neartie import Comparison, compare_greedy
 from specdec_ref.proof.rational import completed_law, emitted_law, fractions, identity, one_step_proof, round_law
 from specdec_ref.proof.reference import autoregressive_law, difference, total_variation
 from specdec_ref.proof.statistical import run_suite
@@ -18,13 +17,11 @@ from specdec_ref.proof.statistical import run_suite
 __all__ = [
     "MUTANTS",
     "Branch",
-    "Comparison",
     "EnumeratingSource",
     "Mutant",
     "ReplaySource",
     "Scenario",
     "autoregressive_law",
-    "compare_greedy",
     "completed_law",
     "difference",
     "draws_needed",

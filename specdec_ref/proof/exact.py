@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from specdec_ref.draft import Drafter, DraftModelDrafter, NGramDrafter
+from specdec_ref.draft import DraftModelDrafter, NGramDrafter
 from specdec_ref.engine import Round, Run, SpeculativeEngine, Stats
+from specdec_ref.interfaces import Drafter, Proposal, Rule
 from specdec_ref.models.scripted import ScriptedModel
 from specdec_ref.proof.enumeration import ReplaySource, enumerate_branches, enumerate_law
 from specdec_ref.proof.reference import Law, Tokens, autoregressive_law, difference, expected_accepted, total_variation
 from specdec_ref.sampling import RandomSource, Sampling
-from specdec_ref.verify import RULES, Proposal, Rule, verify_block, verify_tokenwise
+from specdec_ref.verify import RULES, verify_block, verify_tokenwise
 from specdec_ref.verify.batch import verify_block_batch, verify_tokenwise_batch
 
 TOLERANCE = 1e-12

@@ -9,8 +9,8 @@ BLOCK = "specdec_ref.verify.block:"
 BATCH = "specdec_ref.verify.batch:"
 ENGINE = "specdec_ref.engine.engine:SpeculativeEngine."
 DRAFT = "specdec_ref.draft.model:DraftModelDrafter."
-SOURCE = "specdec_ref.sampling:RandomSource."
-SAMPLING = "specdec_ref.sampling:"
+SOURCE = "specdec_ref.sampling.source:RandomSource."
+SAMPLING = "specdec_ref.sampling.options:"
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ TOKENWISE_BUGS = [
     bug(
         "a lookup that is nearly sure",
         "A looked-up token is given q = 0.9, though no chance was involved.",
-        "specdec_ref.verify.proposal:Proposal.law",
+        "specdec_ref.interfaces:Proposal.law",
         ("q[self.tokens[i]] = 1", "q[self.tokens[i]] = 0.9"),
     ),
 ]
@@ -427,26 +427,26 @@ SAMPLING_BUGS = [
     bug(
         "top-p border",
         "The token that crosses the mass is dropped.",
-        "specdec_ref.filters:keep_top_p",
+        "specdec_ref.sampling.filters:keep_top_p",
         ("(before < top_p)", "(head.cumsum(-1) < top_p)"),
         seen="fishaudio/fish-speech PR #1171",
     ),
     bug(
         "top-k keeps one more",
         "The border is the law's (k+1)-th token.",
-        "specdec_ref.filters:keep_top_k",
+        "specdec_ref.sampling.filters:keep_top_k",
         ("logits.topk(k, -1)", "logits.topk(k + 1, -1)"),
     ),
     bug(
         "min-p as a plain threshold",
         "The share is not scaled by the likeliest token.",
-        "specdec_ref.filters:keep_min_p",
+        "specdec_ref.sampling.filters:keep_min_p",
         ("logits.amax(-1, keepdim=True)", "logits.logsumexp(-1, keepdim=True)"),
     ),
     bug(
         "penalty counted twice",
         "A token that came twice is penalised twice.",
-        "specdec_ref.penalties:penalise_repetition",
+        "specdec_ref.sampling.penalties:penalise_repetition",
         (
             "return row.scatter(0, seen, torch.where(score < 0, score * penalty, score / penalty))",
             "times = torch.bincount(seen, minlength=len(row)).to(row)\n"

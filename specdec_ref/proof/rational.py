@@ -13,9 +13,10 @@ from typing import Any
 import sympy
 import torch
 
+from specdec_ref.interfaces import Proposal, Rule
 from specdec_ref.proof.enumeration import enumerate_law
 from specdec_ref.sampling import RandomSource
-from specdec_ref.verify import RULES, Proposal, Rule
+from specdec_ref.verify import RULES
 
 
 class RationalTensor:

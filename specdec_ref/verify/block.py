@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from specdec_ref.interfaces import Proposal, Verdict
 from specdec_ref.sampling import RandomSource
-from specdec_ref.verify.proposal import Proposal, Verdict
 from specdec_ref.verify.tokenwise import expected_acceptance, residual_distribution
 
 __all__ = ["expected_acceptance", "expected_accepted", "prefix_ratios", "stop_probability", "verify_block"]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from specdec_ref.interfaces import Proposal, Verdict
 from specdec_ref.sampling import RandomSource
-from specdec_ref.verify.proposal import Proposal, Verdict
 
 
 def expected_acceptance(p: Tensor, q: Tensor) -> float:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from specdec_ref.interfaces import Proposal, Verdict
 from specdec_ref.sampling import RandomSource
-from specdec_ref.verify.proposal import Proposal, Verdict
 from specdec_ref.verify.tokenwise import acceptance_probability, residual_distribution
 
 LENIENCY = 0.5

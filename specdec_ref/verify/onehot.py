@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from specdec_ref.interfaces import Proposal, Verdict
 from specdec_ref.sampling import RandomSource
-from specdec_ref.verify.proposal import Proposal, Verdict
 
 
 def expected_acceptance(p: Tensor, q: Tensor) -> float:

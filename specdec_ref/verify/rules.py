@@ -7,12 +7,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from specdec_ref.interfaces import Proposal, Rule, Verdict
 from specdec_ref.sampling import RandomSource
 from specdec_ref.verify import block, greedy, leniency, match, onehot, tokenwise, typical
-from specdec_ref.verify.proposal import Proposal, Verdict
-
-Rule = Callable[[Proposal, Tensor, RandomSource], Verdict]
-"""proposal, p `[g + 1, vocab]` (row i: the target's law after i drafts), source of chance -> verdict."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import math
 import torch
 from torch import Tensor
 
+from specdec_ref.interfaces import Proposal, Verdict
 from specdec_ref.sampling import RandomSource
-from specdec_ref.verify.proposal import Proposal, Verdict
 
 EPSILON = 0.09  # the defaults of Medusa's published code
 DELTA = 0.3

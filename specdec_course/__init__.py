@@ -1,0 +1,1 @@
+"""The course: what notebooks, exercises and marking import."""

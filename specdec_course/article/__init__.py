@@ -1,0 +1,1 @@
+"""The article that the course grows from: its claims, and what settles each."""

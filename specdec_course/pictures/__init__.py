@@ -1,0 +1,1 @@
+"""Figures and widgets of the lessons."""

@@ -1,0 +1,1 @@
+"""Compiled loops and matrix products for CPUs, Triton kernels for GPUs."""

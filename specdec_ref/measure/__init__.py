@@ -1,0 +1,42 @@
+"""Measurements on this machine: passes, memory, arithmetic, races between two ways of generating, pairs of models."""
+
+from specdec_ref.measure.decode import DecodeTimes, decode_times, narrowed, shape_of
+from specdec_ref.measure.machine import (
+    SHORT_NAMES,
+    Machine,
+    Rates,
+    SquareProduct,
+    WeightStream,
+    measure_machine,
+    memory_bytes,
+)
+from specdec_ref.measure.neartie import Comparison, compare_greedy
+from specdec_ref.measure.pair import Tryout, try_pair
+from specdec_ref.measure.passes import Clock, adaptive_gamma, fastest_threads, pass_seconds, relative_cost
+from specdec_ref.measure.race import Race, describe_difference, race
+
+__all__ = [
+    "SHORT_NAMES",
+    "Clock",
+    "Comparison",
+    "DecodeTimes",
+    "Machine",
+    "Race",
+    "Rates",
+    "SquareProduct",
+    "Tryout",
+    "WeightStream",
+    "adaptive_gamma",
+    "compare_greedy",
+    "decode_times",
+    "describe_difference",
+    "fastest_threads",
+    "measure_machine",
+    "memory_bytes",
+    "narrowed",
+    "pass_seconds",
+    "race",
+    "relative_cost",
+    "shape_of",
+    "try_pair",
+]

@@ -1,0 +1,132 @@
+"""Time forward passes of a model over several numbers of tokens, and with several numbers of threads.
+
+Every function takes turns between the things it compares, so that a slow minute of the machine hits all alike, and
+takes a `clock`: `time.perf_counter` by default. With one thread `time.thread_time` counts only what the thread itself
+ran, and so hardly notices what else the machine is busy with.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from specdec_ref.engine.adaptive import AdaptiveGamma
+from specdec_ref.interfaces import CausalLM
+
+Clock = Callable[[], float]
+
+
+def pass_seconds(
+    model: CausalLM,
+    n_tokens: Sequence[int] = (1, 2, 4, 8, 16),
+    context: int = 64,
+    repeats: int = 8,
+    clock: Clock = time.perf_counter,
+) -> dict[int, list[float]]:
+    """Seconds of one forward pass over n tokens, with `context` tokens in the cache; `repeats` of each n.
+
+    The sizes take turns, so that a slow minute of the machine hits all alike. Each pass returns the logits of all its
+    tokens, as verification needs them. Raises ValueError where the context does not fit the model.
+    """
+    timed = timed_pass(model, context, max(n_tokens), clock)
+    seconds: dict[int, list[float]] = {n: [] for n in n_tokens}
+    for n in n_tokens:
+        timed(n)  # the first round warms up
+    for _ in range(repeats):
+        for n in n_tokens:
+            seconds[n].append(timed(n))
+    return seconds
+
+
+def relative_cost(seconds: dict[int, list[float]]) -> dict[int, float]:
+    """T(n) / T(1) from `pass_seconds`, medians over the repeats; v(gamma) = T(gamma + 1) / T(1).
+
+    Raises ValueError where n = 1 was not measured.
+    """
+    if 1 not in seconds:
+        raise ValueError("a pass over one token was not measured: include 1 in n_tokens")
+    one = statistics.median(seconds[1])
+    return {n: statistics.median(times) / one for n, times in seconds.items()}
+
+
+def adaptive_gamma(
+    target: CausalLM,
+    most: int = 11,
+    draft_cost: float = 0.0,
+    context: int = 128,
+    repeats: int = 5,
+    clock: Clock = time.perf_counter,
+) -> AdaptiveGamma:
+    """An `AdaptiveGamma` by the curve of `target`'s passes, measured here and now: a second for the default model.
+
+    most: the largest gamma; draft_cost: time to draft a token, over a target pass of one token. The context is cut to
+    what the model takes.
+    """
+    if target.max_context is not None:
+        context = max(1, min(context, target.max_context - most - 1))
+    sizes = sorted({n for n in (1, 2, 3, 4, 6, 8, 12, 16, most + 1) if n <= most + 1})
+    return AdaptiveGamma(relative_cost(pass_seconds(target, sizes, context, repeats, clock)), most, draft_cost)
+
+
+def fastest_threads(
+    model: CausalLM, candidates: Sequence[int] = (), repeats: int = 7, clock: Clock = time.perf_counter
+) -> int:
+    """The number of threads with which a pass over one token takes least here and now; PyTorch's setting is left alone.
+
+    candidates: 1 and PyTorch's own number where none are given. They take turns. On an idle machine all threads win; on
+    one where something else wants a core, threads that wait for each other can take ten times as long as one alone.
+    """
+    counts = sorted(set(candidates) or {1, torch.get_num_threads()})
+    if len(counts) == 1:
+        return counts[0]
+    timed = timed_pass(model, 16, 1, clock)
+    seconds: dict[int, list[float]] = {n: [] for n in counts}
+    for _ in range(repeats + 1):  # the first round warms up
+        for n in counts:
+            with using_threads(n):
+                seconds[n].append(timed(1))
+    return min(counts, key=lambda n: statistics.median(seconds[n][1:]))
+
+
+def timed_pass(model: CausalLM, context: int, largest: int, clock: Clock) -> Callable[[int], float]:
+    """A function that passes its number of tokens, `largest` at most, behind `context` cached ones; its seconds."""
+    if model.max_context is not None and context + largest > model.max_context:
+        raise ValueError(f"{context} + {largest} tokens exceed the model's context of {model.max_context}")
+    cache = model.new_cache(context + largest)
+    ids = torch.arange(context + largest, device=model.device) % model.vocab_size
+
+    @torch.inference_mode()
+    def timed(n_tokens: int) -> float:
+        if cache.length < context:
+            model.forward(ids[:context], cache, slice(0))
+        synchronise(model.device)
+        start = clock()
+        model.forward(ids[context : context + n_tokens], cache)
+        synchronise(model.device)
+        seconds = clock() - start
+        cache.truncate(context)
+        return seconds
+
+    return timed
+
+
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """PyTorch with `count` threads inside the block, and the number from before after it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def synchronise(device: Any) -> None:
+    """Wait until the device has done what was asked of it; a CPU always has."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,89 @@
+"""Time two ways of generating against each other, fairly."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from specdec_ref.engine import Generation
+from specdec_ref.measure.neartie import compare_greedy
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two arms, run in turns; all times come from the same minutes of the same machine.
+
+    first, second: one generation of each arm.
+    first_seconds, second_seconds: time of each repeat, in pairs.
+    """
+
+    first: Generation
+    second: Generation
+    first_seconds: list[float]
+    second_seconds: list[float]
+
+    @property
+    def ratios(self) -> list[float]:
+        """first over second a token, for each pair: above 1 where the second arm is faster."""
+        per_token = max(1, len(self.second.tokens)) / max(1, len(self.first.tokens))
+        return [a / b * per_token for a, b in zip(self.first_seconds, self.second_seconds, strict=True)]
+
+    @property
+    def ratio(self) -> float:
+        """The median ratio."""
+        return statistics.median(self.ratios)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The smallest and the largest ratio seen."""
+        return min(self.ratios), max(self.ratios)
+
+    @property
+    def same_tokens(self) -> bool:
+        return self.first.tokens == self.second.tokens
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.ratio:.2f}x ({low:.2f} to {high:.2f} over {len(self.ratios)} pairs of runs)"
+
+    def verdict(self) -> str:
+        """What the ratios allow to say, in words: faster, slower, or no difference that this run can show."""
+        low, high = self.interval
+        if low > 1:
+            return f"faster: {self}"
+        if high < 1:
+            return f"slower: {self}"
+        return f"no clear difference: {self}"
+
+
+def race(first: Callable[[], Generation], second: Callable[[], Generation], repeats: int = 3) -> Race:
+    """Run both once to warm up, then `repeats` times in turns, A B A B.
+
+    Ratios are taken a token, and pair by pair, so that a slow minute of the machine hits both arms.
+    Raises ValueError for fewer than one repeat.
+    """
+    if repeats < 1:
+        raise ValueError(f"repeats is {repeats}: a race needs at least one pair of runs")
+    a, b = first(), second()
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for _ in range(repeats):
+        seconds[0].append(first().stats.seconds)
+        seconds[1].append(second().stats.seconds)
+    return Race(a, b, *seconds)
+
+
+def describe_difference(result: Race, target: Any, prompt: Any) -> str:
+    """One sentence: the same tokens, or where greedy outputs part and how near the two tokens were there."""
+    found = compare_greedy(result.first.tokens, result.second.tokens, target, prompt)
+    if found.kind == "same":
+        return "Both wrote the same tokens."
+    words = [target.tokenizer.decode([t]) if t is not None else None for t in found.tokens]
+    cause = (
+        "a near-tie, which rounding can tip" if found.kind == "near-tie" else "an error, rounding does not explain it"
+    )
+    return (
+        f"They part at token {found.position}, {words[0]!r} or {words[1]!r}: {cause} "
+        f"(logit gap {found.gap:.2g}, rounding scale {found.rounding:.2g})."
+    )

@@ -1,0 +1,71 @@
+"""Marks of a solution, without a kernel: the instructor's notebook with some cells replaced, run in this process."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+from dataclasses import dataclass, field
+
+import nbformat
+
+from support.paths import ROOT
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A wrong solution: the cells that differ, the test cells that must lose marks, and what the message must say."""
+
+    name: str
+    cells: dict[str, str]  # "residual" -> the code of the cell solve-residual
+    loses: tuple[str, ...]  # ("residual",): test cells that must not give full points; all others must
+    says: str = ""  # a regular expression that names the mistake, searched in what the losing cells print
+
+
+@dataclass
+class Marks:
+    earned: dict[str, float] = field(default_factory=dict)
+    points: dict[str, float] = field(default_factory=dict)
+    printed: dict[str, str] = field(default_factory=dict)
+
+
+def problem_sets() -> list[str]:
+    return sorted(p.stem for p in (ROOT / "solutions").glob("ps*/ps*.ipynb"))
+
+
+def marks(name: str, cells: dict[str, str], stub: bool = False) -> Marks:
+    """Run problem set `name` with `cells` in place of the solution's, or as released (`stub`)."""
+    folder = "exercises" if stub else "solutions"
+    notebook = nbformat.read(ROOT / folder / name / f"{name}.ipynb", as_version=4)
+    known = {c.metadata.nbgrader.grade_id for c in notebook.cells if "nbgrader" in c.metadata}
+    assert {f"solve-{k}" for k in cells} <= known, f"{name} has no {sorted(set(cells) - known)}"
+    result, namespace = Marks(), {"__name__": "submission"}
+    for cell in notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        info = cell.metadata.get("nbgrader", {})
+        kind, _, key = info.get("grade_id", "").partition("-")
+        source = cells.get(key, cell.source) if kind == "solve" else cell.source
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            may_fail = stub or kind in ("solve", "test") or "raises-exception" in cell.metadata.get("tags", [])
+            value = _run(source, namespace, forgiving=may_fail)
+        if kind == "test":
+            result.points[key] = info["points"]
+            result.earned[key] = value if isinstance(value, (int, float)) else 0
+            result.printed[key] = out.getvalue()
+    return result
+
+
+def _run(source: str, namespace: dict, forgiving: bool) -> object:
+    """Run a cell; the value of its last expression. An error counts as no value where `forgiving`."""
+    tree = ast.parse(source)
+    last = ast.Expression(tree.body.pop().value) if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    try:
+        exec(compile(tree, "<cell>", "exec"), namespace)
+        return eval(compile(last, "<cell>", "eval"), namespace) if last else None
+    except Exception as error:
+        if not forgiving:
+            raise
+        print(f"{type(error).__name__}: {error}")
+        return None

@@ -1,0 +1,56 @@
+"""A tiny Llama whose matrices the 4-bit kernel takes, and the same matrices as a GGUF file stores them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_ref.kernels.linear import can_pack, can_use_four_bits
+from specdec_ref.models.layout import PARTS
+from specdec_ref.models.llama import Llama, LlamaConfig
+from specdec_ref.models.store.gguf import READERS
+
+needs_four_bits = pytest.mark.skipif(not can_use_four_bits(), reason="no 4-bit kernel on this machine")
+needs_packing = pytest.mark.skipif(not can_pack(), reason="no oneDNN bfloat16 products on this machine")
+
+
+def divisible_llama(seed=5, tied=True):
+    """A tiny model whose matrices the 4-bit kernel takes."""
+    config = LlamaConfig(48, 64, 96, 2, 4, 2, 16, 256, 10_000.0, 1e-5, tied)
+    torch.manual_seed(seed)
+    model = Llama(config, torch.float32)
+    for parameter in model.parameters():
+        parameter.copy_(torch.randn_like(parameter) * (0.15 if parameter.dim() > 1 else 0.1) + (parameter.dim() == 1))
+    return model.eval()
+
+
+def stored(model, kind="Q4_1"):
+    """The model's matrices quantised, by Hugging Face name, and the model with those weights in float32."""
+    import copy
+
+    import gguf
+
+    def quantise(weight):
+        type_ = getattr(gguf.GGMLQuantizationType, kind)
+        raw = gguf.quantize(weight.numpy(), type_)
+        return READERS[kind](raw), torch.from_numpy(np.array(gguf.dequantize(raw, type_)))
+
+    found, exact = {}, copy.deepcopy(model)
+    c = model.config
+    sizes = {
+        "qkv": [c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim, c.n_kv_heads * c.head_dim],
+        "out": [c.hidden_size],
+        "gate_up": [c.intermediate_size] * 2,
+        "down": [c.hidden_size],
+    }
+    for i, layer in enumerate(model.layers):
+        for name, parts in PARTS.items():
+            rows = []
+            for part, weight in zip(parts, getattr(layer, name).weight.split(sizes[name])):
+                found[f"model.layers.{i}.{part}.weight"], w = quantise(weight)
+                rows.append(w)
+            getattr(exact.layers[i], name).weight.copy_(torch.cat(rows))
+    found["model.embed_tokens.weight"], w = quantise(model.embed.weight)
+    exact.embed.weight.copy_(w)
+    return found, exact

@@ -1,0 +1,1171 @@
+"""Solutions of problem set 04, right and wrong."""
+
+from support.harness import Wrong
+
+RIGHT = {
+    "the instructor's": {},
+    "NumPy": {
+        "accept": """
+def accept(p_x, q_x, u):
+    return np.float64(u) * q_x < p_x
+""",
+        "residual": """
+def residual(p, q):
+    p, q = np.array(p, dtype=float), np.array(q, dtype=float)
+    over = np.maximum(p - q, 0)
+    return over / over.sum() if over.any() else p
+""",
+        "verify": """
+def verify(drafts, q, p, source):
+    drafts, q, p = np.array(drafts, dtype=int), np.array(q), np.array(p)
+    places = np.arange(len(drafts))
+    chances = np.minimum(1, p[places, drafts] / q[places, drafts]) if len(drafts) else []
+    kept = next((i for i, chance in enumerate(chances) if not source.bernoulli(chance)), len(drafts))
+    law = p[kept] if kept == len(drafts) else residual(p[kept], q[kept])
+    return np.append(drafts[:kept], source.categorical(law))
+""",
+        "top_p": """
+def top_p(law, mass):
+    law = np.array(law)
+    order = np.argsort(-law, kind="stable")
+    size = np.searchsorted(np.cumsum(law[order]), mass) + 1
+    kept = np.zeros_like(law)
+    kept[order[:size]] = law[order[:size]]
+    return kept / kept.sum()
+""",
+        "both_sides": """
+def propose(q, mass, source):
+    q = np.array(top_p(q, mass))
+    x = source.categorical(q)
+    return np.int64(x), q
+
+def judge(p, x, reported, mass, source):
+    return int(verify([x], [reported], [top_p(p, mass), _eye(len(p))], source)[0])
+
+def _eye(n):
+    return [1.0] + [0.0] * (n - 1)
+""",
+        "trusts": """
+from scipy import stats
+
+def trusts(sample, law):
+    n = 36_000
+    counts, expected = np.array(sample(n)), n * np.array(law)
+    if counts[expected == 0].sum():
+        return False
+    counts, expected = counts[expected > 0], expected[expected > 0]
+    chi2 = ((counts - expected) ** 2 / expected).sum()
+    return chi2 < stats.chi2.isf(0.0008, len(expected) - 1)
+""",
+        "witness": """
+def witness():
+    p, q = np.array([0.1, 0.2, 0.7]), np.array([0.6, 0.1, 0.3])
+    # 0.6: token 0, kept with 1/6, else the residual (0, .1, .4) / .5. The other 0.4: p.
+    return p, q, 0.6 * (np.array([1, 0, 0]) / 6 + np.array([0, 0.2, 0.8]) * 5 / 6) + 0.4 * p
+""",
+        "repair": """
+def repaired_draft(draft, prefix, gamma, source, sure=0.5):
+    drafts, laws = [], []
+    for _ in range(gamma):
+        q = np.array(draft([*prefix, *drafts]))
+        if q.max() < sure:  # decided before the draw
+            break
+        drafts.append(int(source.categorical(q)))
+        laws.append(q)
+    return np.array(drafts, dtype=int), laws
+""",
+    },
+    "tensors": {
+        "accept": """
+import torch
+
+def accept(p_x, q_x, u):
+    return torch.tensor(u) < torch.tensor(p_x) / torch.tensor(q_x)
+""",
+        "residual": """
+def residual(p, q):
+    p, q = torch.as_tensor(p), torch.as_tensor(q)
+    over = (p - q).clamp(min=0)
+    return p.clone() if over.sum() == 0 else over / over.sum()
+""",
+        "verify": """
+def verify(drafts, q, p, source):
+    kept = 0
+    while kept < len(drafts):
+        x = drafts[kept]
+        ratio = torch.as_tensor(p[kept][x]) / torch.as_tensor(q[kept][x])
+        if not source.bernoulli(ratio.clamp(max=1)):
+            break
+        kept += 1
+    if kept == len(drafts):
+        law = torch.as_tensor(p[kept])
+    else:
+        law = residual(p[kept], q[kept])
+    return torch.tensor([*drafts[:kept], source.categorical(law)])
+""",
+        "top_p": """
+def top_p(law, mass):
+    law = torch.tensor(law)
+    ordered, index = law.sort(descending=True, stable=True)
+    before = ordered.cumsum(0) - ordered
+    kept = torch.zeros_like(law).scatter(0, index[before < mass], ordered[before < mass])
+    return kept / kept.sum()
+""",
+        "both_sides": """
+def propose(q, mass, source):
+    law = torch.as_tensor(top_p(q, mass))
+    return torch.tensor(source.categorical(law)), law
+
+def judge(p, x, reported, mass, source):
+    p, r = torch.as_tensor(top_p(p, mass)), torch.as_tensor(reported)
+    if p[x] >= r[x] or source.bernoulli(p[x] / r[x]):
+        return x
+    return source.categorical((p - r).relu())
+""",
+        "trusts": """
+def trusts(sample, law):
+    # The distance itself, against a border in the middle.
+    n = 40_000
+    counts, law = torch.tensor(sample(n)), torch.tensor(law)
+    if (counts[law == 0] > 0).any():
+        return torch.tensor(False)
+    return (counts / n - law).abs().sum() / 2 < 0.0109
+""",
+        "witness": """
+def witness():
+    p = torch.tensor([0.9, 0.1])
+    return p, torch.tensor([0.6, 0.4]), torch.tensor([0.96, 0.04])
+""",
+        "repair": """
+def repaired_draft(draft, prefix, gamma, source, sure=0.5):
+    # Draws among the sure tokens only, and reports that law.
+    drafts, laws = [], []
+    while len(drafts) < gamma:
+        q = torch.tensor(draft(prefix + drafts))
+        q = torch.where(q >= sure, q, 0)
+        if not q.any():
+            break
+        laws.append(q / q.sum())
+        drafts.append(source.categorical(laws[-1]))
+    return drafts, laws
+""",
+    },
+    "recursion and fractions": {
+        "accept": """
+from fractions import Fraction
+
+def accept(p_x, q_x, u):
+    if p_x == 0:
+        return 0
+    return 1 if p_x >= q_x else int(Fraction(u) < Fraction(p_x) / Fraction(q_x))
+""",
+        "residual": """
+def residual(p, q):
+    over = {x: Fraction(p[x]) - Fraction(q[x]) for x in range(len(p)) if p[x] > q[x]}
+    if sum(over.values()) == 0:
+        return tuple(p)
+    return tuple(float(over.get(x, 0) / sum(over.values())) for x in range(len(p)))
+""",
+        "verify": """
+def verify(drafts, q, p, source):
+    if not drafts:
+        return [source.categorical(p[0])]
+    x = drafts[0]
+    keep = min(1, p[0][x] / q[0][x])
+    # A coin as a draw of 0 or 1.
+    if source.categorical([1 - keep, keep]) == 1:
+        return [x] + list(verify(drafts[1:], q[1:], p[1:], source))
+    return [source.categorical(residual(p[0], q[0]))]
+""",
+        "top_p": """
+def top_p(law, mass):
+    left = dict(enumerate(law))
+    kept = {}
+    while left and sum(kept.values()) < mass:
+        best = min(left, key=lambda x: (-left[x], x))
+        kept[best] = left.pop(best)
+    return [Fraction(kept.get(x, 0)) / Fraction(sum(kept.values())) for x in range(len(law))]
+""",
+        "both_sides": """
+def propose(q, mass, source):
+    filtered = [float(x) for x in top_p(q, mass)]
+    return [source.categorical(filtered), filtered]
+
+def judge(p, x, reported, mass, source):
+    p = [float(x) for x in top_p(p, mass)]
+    if p[x] == 0 or source.bernoulli(1 - min(1, p[x] / reported[x])):
+        return source.categorical([max(0, a - b) for a, b in zip(p, reported)])
+    return x
+""",
+        "trusts": """
+from scipy.stats import norm
+
+def trusts(sample, law):
+    # Freeman and Tukey's sum of square roots, with Wilson and Hilferty's border; the draws come in pieces.
+    counts = [sum(c) for c in zip(*(sample(8_000) for _ in range(5)))]
+    if any(c for c, p in zip(counts, law) if p == 0):
+        return 0
+    total = 4 * sum((c**0.5 - (40_000 * p) ** 0.5) ** 2 for c, p in zip(counts, law))
+    k = sum(p > 0 for p in law) - 1
+    return int(total < k * (1 - 2 / (9 * k) + norm.isf(0.0008) * (2 / (9 * k)) ** 0.5) ** 3)
+""",
+        "witness": """
+def witness():
+    q = [Fraction(3, 4), Fraction(1, 8), Fraction(1, 8)]
+    p = [Fraction(1, 4), Fraction(3, 4), Fraction(0)]
+    # 3/4: token 0, kept with 1/3, else token 1. 1/4: p.
+    return p, q, [Fraction(1, 4) + Fraction(1, 16), Fraction(1, 2) + Fraction(3, 16), 0]
+""",
+        "repair": """
+def repaired_draft(draft, prefix, gamma, source, sure=0.5):
+    if gamma == 0:
+        return [], []
+    q = draft(tuple(prefix))
+    x = source.categorical(q)
+    if q[x] < sure:
+        return [x], [q]
+    more, laws = repaired_draft(draft, [*prefix, x], gamma - 1, source, sure)
+    return [x, *more], [q, *laws]
+""",
+    },
+    "by the package's ideas": {
+        "accept": """
+def accept(p_x, q_x, u):
+    return not u >= min(1.0, p_x / q_x)
+""",
+        "residual": """
+def residual(p, q):
+    shared = [min(a, b) for a, b in zip(p, q)]
+    rejected = 1 - sum(shared)
+    if rejected <= 0:
+        return p[:]
+    return [(a - s) / rejected for a, s in zip(p, shared)]
+""",
+        "verify": """
+def verify(drafts, q, p, source):
+    out = []
+    for x, q_i, p_i in zip(drafts, q, p):
+        if source.bernoulli(p_i[x] / q_i[x]):
+            out.append(x)
+        else:
+            out.append(source.categorical([max(0, a - b) for a, b in zip(p_i, q_i)]))
+            return out
+    out += [source.categorical(p[-1])]
+    return out
+""",
+        "top_p": """
+def top_p(law, mass):
+    # A token stays if those before it in the order hold less than the mass.
+    def before(x):
+        return sum(law[y] for y in range(len(law)) if (-law[y], y) < (-law[x], x))
+
+    kept = [law[x] if before(x) < mass else 0 for x in range(len(law))]
+    return [k / sum(kept) for k in kept]
+""",
+        "both_sides": """
+def propose(q, mass, source):
+    x = source.categorical(top_p(q, mass))
+    return x, top_p(q, mass)
+
+def judge(p, x, reported, mass, source):
+    p = top_p(p, mass)
+    kept = source.bernoulli(min(1, p[x] / reported[x]))
+    return x if kept else source.categorical(residual(p, reported))
+""",
+        "trusts": """
+from functools import lru_cache
+
+@lru_cache(maxsize=None)
+def _border(law, n):
+    # The distance that right programs stay below in all but 1 of 2,000 runs, by experiment.
+    runs = np.random.default_rng(0).multinomial(n, law, size=40_000)
+    distances = ((runs / n - law) ** 2 / np.maximum(law, 1e-9)).sum(1)
+    return np.quantile(distances, 0.9995)
+
+def trusts(sample, law):
+    counts, law = np.array(sample(38_000)), np.array(law)
+    if counts[law == 0].any():
+        return False
+    distance = ((counts / 38_000 - law) ** 2 / np.maximum(law, 1e-9)).sum()
+    return distance <= _border(tuple(law), 38_000)
+""",
+        "witness": """
+def witness():
+    p, q = [0.25] * 4, [0.7, 0.1, 0.1, 0.1]
+    return p, q, first_token_law(p, q, careful_draft)
+""",
+        "repair": """
+def repaired_draft(draft, prefix, gamma, source, sure=0.5):
+    drafts, laws, asked = [], [], True
+    while asked and len(drafts) < gamma:
+        laws.append(draft(prefix + drafts))
+        drafts.append(source.categorical(laws[-1]))
+        asked = laws[-1][drafts[-1]] >= sure and max(laws[-1]) >= sure
+    return drafts, laws
+""",
+    },
+    "rounded, by hand": {
+        "witness": """
+def witness():
+    # .7975, .135 and .0675, to two digits
+    p = [0.55, 0.3, 0.15]
+    return p, p, [0.80, 0.14, 0.07]
+""",
+        "repair": """
+def repaired_draft(draft, prefix, gamma, source, sure=0.5):
+    drafts, laws, text = [], [], list(prefix)
+    for _ in range(gamma):
+        q = draft(text)
+        # Decided before the draw, by the least of what can come; where that is little, a last draft.
+        laws.append(q)
+        drafts.append(source.categorical(q))
+        text.append(drafts[-1])
+        if min(a for a in q if a > 0) < sure:
+            return drafts, laws
+    return drafts, laws
+""",
+    },
+    "values of the dictionary": {
+        "witness": """
+def witness():
+    p, q = [0.7, 0.3, 0.0], [0.6, 0.2, 0.2]
+    return p, q, list(first_token_law(p, q, careful_draft).values())
+""",
+    },
+}
+
+TEST = """
+def trusts(sample, law):
+    {}
+"""
+
+VERIFY = """
+def verify(drafts, q, p, source):
+    for i, x in enumerate(drafts):
+        if not source.bernoulli({chance}):
+            return [*drafts[:i], source.categorical({correction})]
+    return [*drafts, source.categorical({bonus})]
+"""
+ROUND = {"chance": "p[i][x] / q[i][x]", "correction": "residual(p[i], q[i])", "bonus": "p[len(drafts)]"}
+
+
+def verify(**changed):
+    return {"verify": VERIFY.format(**{**ROUND, **changed})}
+
+
+def top_p(rule):
+    """A filter with `rule` for the tokens that stay, from the tokens in order and the sums up to each."""
+    return {
+        "top_p": f"""
+def top_p(law, mass):
+    order = sorted(range(len(law)), key=lambda x: -law[x])
+    sums = list(np.cumsum([law[x] for x in order]))
+    {rule}
+"""
+    }
+
+
+def both(propose="q2, q2", judge="p2, p2, reported"):
+    """Propose draws from the first of its laws and reports the second; judge has laws for test, residual, and q."""
+    drawn, reported = propose.split(", ")
+    test, rest, q = judge.split(", ")
+    return {
+        "both_sides": f"""
+def propose(q, mass, source):
+    q2 = top_p(q, mass)
+    return source.categorical({drawn}), {reported}
+
+def judge(p, x, reported, mass, source):
+    p2, again = top_p(p, mass), top_p(reported, mass)
+    if source.bernoulli({test}[x] / ({q}[x] or 1)):
+        return x
+    missing = [max(0, a - b) for a, b in zip({rest}, {q})]
+    return source.categorical(missing if sum(missing) else p2)
+"""
+    }
+
+
+REPAIR = """
+def repaired_draft(draft, prefix, gamma, source, sure=0.5):
+    drafts, laws = [], []
+    while len(drafts) < gamma:
+        q = draft(prefix + drafts)
+        x = source.categorical(q)
+        {}
+        drafts.append(x)
+        laws.append(q)
+    return drafts, laws
+"""
+
+WRONG = [
+    Wrong(
+        "accepts at u = p/q",
+        {"accept": "def accept(p_x, q_x, u):\n    return u <= p_x / q_x"},
+        loses=("accept",),
+        says="<= in place of <",
+    ),
+    Wrong(
+        "ratio upside down",
+        {"accept": "def accept(p_x, q_x, u):\n    return u < q_x / max(p_x, 1e-9)"},
+        loses=("accept",),
+        says="q/p instead of p/q",
+    ),
+    Wrong(
+        "keeps where p >= q, no chance in it",
+        {"accept": "def accept(p_x, q_x, u):\n    return p_x >= q_x"},
+        loses=("accept",),
+        says="no chance in it",
+    ),
+    Wrong(
+        "compares u with p",
+        {"accept": "def accept(p_x, q_x, u):\n    return u < p_x"},
+        loses=("accept",),
+        says="divide by q",
+    ),
+    Wrong(
+        "residual is p",
+        {"residual": "def residual(p, q):\n    return list(p)"},
+        loses=("residual", "verify", "both_sides"),
+        says="sample from p instead of the residual",
+    ),
+    Wrong(
+        "residual not scaled",
+        {"residual": "def residual(p, q):\n    return [max(0, a - b) for a, b in zip(p, q)] if p != q else p"},
+        loses=("residual",),
+        says="divide by the sum",
+    ),
+    Wrong(
+        "residual softmaxed",
+        {
+            "residual": "def residual(p, q):\n"
+            "    e = np.exp(np.maximum(0, np.array(p) - np.array(q)))\n"
+            "    return e / e.sum() if list(p) != list(q) else p"
+        },
+        loses=("residual", "verify", "both_sides"),
+        says="softmax",
+    ),
+    Wrong(
+        "residual without a cut at 0",
+        {
+            "residual": "def residual(p, q):\n"
+            "    d = np.abs(np.array(p) - np.array(q))\n"
+            "    return d / d.sum() if d.sum() else p"
+        },
+        loses=("residual", "verify", "both_sides"),
+        says="abs",
+    ),
+    Wrong(
+        "residual divides by 0 where p = q",
+        {
+            "residual": "def residual(p, q):\n"
+            "    d = [max(0, a - b) for a, b in zip(p, q)]\n"
+            "    return [x / sum(d) for x in d]"
+        },
+        loses=("residual",),
+        says="division by the sum, 0",
+    ),
+    Wrong(
+        "residual for three tokens, as in the example",
+        {
+            "residual": "def residual(p, q):\n"
+            "    d = [max(0, p[i] - q[i]) for i in range(3)]\n"
+            "    return [x / sum(d) for x in d] if sum(d) else p"
+        },
+        loses=("residual", "verify", "both_sides"),
+        says="one number for each of the",
+    ),
+    Wrong(
+        "residual of the example, hard-coded",
+        {"residual": "def residual(p, q):\n    return [1.0, 0.0, 0.0]"},
+        loses=("residual", "verify", "both_sides"),
+        says="one number for each of the",
+    ),
+    Wrong(
+        "residual changes p",
+        {
+            "residual": "def residual(p, q):\n"
+            "    if p == q:\n"
+            "        return list(p)\n"
+            "    for i in range(len(p)):\n"
+            "        p[i] = max(0, p[i] - q[i])\n"
+            "    total = sum(p)\n"
+            "    return [x / total for x in p]"
+        },
+        loses=("residual", "verify"),
+        says="fill a new list",
+    ),
+    Wrong(
+        "correction from p",
+        verify(correction="p[i]"),
+        loses=("verify",),
+        says="sample from p instead of the residual",
+    ),
+    Wrong(
+        "correction from p, except in rounds of one",
+        verify(correction="residual(p[i], q[i]) if len(drafts) == 1 else p[i]"),
+        loses=("verify",),
+        says="sample from p instead of the residual",
+    ),
+    Wrong(
+        "q subtracted at the rejected token alone",
+        verify(correction="residual(p[i], [q[i][y] if y == x else 0 for y in range(len(q[i]))])"),
+        loses=("verify",),
+        says="at the rejected token alone",
+    ),
+    Wrong(
+        "correction from the row behind",
+        verify(correction="residual(p[i + 1], q[i])"),
+        loses=("verify",),
+        says="p\\[1\\] less q\\[0\\]",
+    ),
+    Wrong(
+        "correction is the target's best token",
+        verify(correction="[float(a == max(p[i])) for a in p[i]]"),
+        loses=("verify",),
+        says="best token",
+    ),
+    Wrong(
+        "bonus from the last draft's row",
+        verify(bonus="p[max(len(drafts) - 1, 0)]"),
+        loses=("verify",),
+        says="last draft's row",
+    ),
+    Wrong(
+        "bonus from the first row",
+        verify(bonus="p[0]"),
+        loses=("verify",),
+        says="p\\[0\\]: the bonus comes",
+    ),
+    Wrong(
+        "no bonus",
+        {"verify": VERIFY.format(**ROUND).replace("return [*drafts, source", "return drafts or [source")},
+        loses=("verify",),
+        says="no bonus",
+    ),
+    Wrong(
+        "no correction",
+        {
+            "verify": VERIFY.format(**ROUND).replace(
+                "return [*drafts[:i], source.categorical(residual(p[i], q[i]))]", "return drafts[:i]"
+            )
+        },
+        loses=("verify",),
+        says="no correction after a rejection",
+    ),
+    Wrong(
+        "drafts behind a rejection kept",
+        {
+            "verify": """
+def verify(drafts, q, p, source):
+    out = []
+    for i, x in enumerate(drafts):
+        if source.bernoulli(p[i][x] / q[i][x]):
+            out.append(x)
+    if len(out) < len(drafts):
+        return [*out, source.categorical(residual(p[len(out)], q[len(out)]))]
+    return [*out, source.categorical(p[-1])]
+"""
+        },
+        loses=("verify",),
+        says="the rejection ends the round",
+    ),
+    Wrong(
+        "passes counted behind a rejection",
+        {
+            "verify": """
+def verify(drafts, q, p, source):
+    n = sum(source.bernoulli(p[i][x] / q[i][x]) for i, x in enumerate(drafts))
+    if n == len(drafts):
+        return [*drafts, source.categorical(p[-1])]
+    return [*drafts[:n], source.categorical(residual(p[n], q[n]))]
+"""
+        },
+        loses=("verify",),
+        says="behind the first rejection are counted",
+    ),
+    Wrong(
+        "row of p off by one",
+        verify(chance="p[i + 1][x] / q[i][x]"),
+        loses=("verify",),
+        says="one too far",
+    ),
+    Wrong(
+        "first draft's q for all",
+        verify(chance="p[i][x] / q[0][x]"),
+        loses=("verify",),
+        says="q\\[0\\] is used at every place",
+    ),
+    Wrong(
+        "first draft unverified",
+        verify(chance="p[i][x] / q[i][x] if i else 1"),
+        loses=("verify",),
+        says="first draft is (never )?tested",
+    ),
+    Wrong(
+        "kept with p, exact with the residual of a certain draft",
+        verify(chance="p[i][x]", correction="[0 if y == x else a for y, a in enumerate(p[i])]"),
+        loses=("verify",),
+        says="sample and match",
+    ),
+    Wrong(
+        "right on average: sample and match",
+        {
+            "verify": """
+def verify(drafts, q, p, source):
+    out = []
+    for x, row in zip([*drafts, None], p):
+        out.append(source.categorical(row))
+        if out[-1] != x:
+            break
+    return out
+"""
+        },
+        loses=("verify",),
+        says="sample and match",
+    ),
+    Wrong(
+        "chance from elsewhere",
+        verify(chance="0.5", correction="p[i]", bonus="p[0]")
+        | {"verify": VERIFY.format(**ROUND).replace("source.bernoulli(", "(random.random() <")},
+        loses=("verify",),
+        says="all chance has to come from `source`",
+    ),
+    Wrong(
+        "top-p drops the token that crosses",
+        top_p(
+            "kept = [x for x, s in zip(order, sums) if s <= mass] or order[:1]\n"
+            "    total = sum(law[x] for x in kept)\n"
+            "    return [law[x] / total if x in kept else 0 for x in range(len(law))]"
+        ),
+        loses=("top_p", "both_sides"),
+        says="crosses the threshold was dropped",
+    ),
+    Wrong(
+        "top-p keeps one more where the sum is reached exactly",
+        top_p(
+            "kept = [x for x, s in zip(order, [0, *sums]) if s <= mass]\n"
+            "    total = sum(law[x] for x in kept)\n"
+            "    return [law[x] / total if x in kept else 0 for x in range(len(law))]"
+        ),
+        loses=("top_p",),
+        says="one token too many",
+    ),
+    Wrong(
+        "top-p not scaled",
+        top_p(
+            "kept = [x for x, s in zip(order, [0, *sums]) if s < mass]\n"
+            "    return [law[x] if x in kept else 0 for x in range(len(law))]"
+        ),
+        loses=("top_p", "both_sides"),
+        says="divide by it",
+    ),
+    Wrong(
+        "top-p in sorted order",
+        top_p(
+            "kept = [law[x] for x, s in zip(order, [0, *sums]) if s < mass]\n"
+            "    return [k / sum(kept) for k in kept] + [0] * (len(law) - len(kept))"
+        ),
+        loses=("top_p", "both_sides"),
+        says="keeps its place",
+    ),
+    Wrong(
+        "top-p keeps the highest of equal tokens",
+        {
+            "top_p": """
+def top_p(law, mass):
+    order = np.array(law).argsort(kind="stable")[::-1]
+    sums = np.cumsum(np.array(law)[order])
+    kept = set(order[: 1 + int((sums < mass).sum())].tolist())
+    total = sum(law[x] for x in kept)
+    return [law[x] / total if x in kept else 0.0 for x in range(len(law))]
+"""
+        },
+        loses=("top_p",),
+        says="lowest ids",
+    ),
+    Wrong(
+        "a threshold for single tokens",
+        top_p(
+            "kept = [x for x in order if law[x] >= 1 - mass] or order\n"
+            "    total = sum(law[x] for x in kept)\n"
+            "    return [law[x] / total if x in kept else 0 for x in range(len(law))]"
+        ),
+        loses=("top_p", "both_sides"),
+        says="threshold for single tokens",
+    ),
+    Wrong("q reported before the filter", both(propose="q2, q"), loses=("both_sides",), says="before the filter"),
+    Wrong("draft not filtered", both(propose="q, q"), loses=("both_sides",), says="drawn from q before the filter"),
+    Wrong(
+        "draft is the likeliest token, with the law that it was not drawn from",
+        both(propose="[float(a == max(q)) for a in q], q2"),
+        loses=("both_sides",),
+        says="likeliest token",
+    ),
+    Wrong(
+        "target not filtered",
+        both(judge="p, p, reported"),
+        loses=("both_sides",),
+        says="target's law was not filtered",
+    ),
+    Wrong(
+        "reported law filtered again",
+        both(judge="p2, p2, again"),
+        loses=("both_sides",),
+        says="second time",
+    ),
+    Wrong(
+        "test before the filter, residual after it",
+        both(judge="p, p2, reported"),
+        loses=("both_sides",),
+        says="residual p after it|was not filtered",
+    ),
+    Wrong(
+        "1,000 draws, each share within 0.02",
+        {"trusts": TEST.format("return all(abs(c / 1000 - p) < 0.02 for c, p in zip(sample(1000), law))")},
+        loses=("trusts",),
+        says="too narrow for 1,000 draws",
+    ),
+    Wrong(
+        "10,000 draws are too few",
+        {"trusts": TEST.format("return g_test(sample(10_000), law).p_value >= 0.001")},
+        loses=("trusts",),
+        says="10,000 draws are too few",
+    ),
+    Wrong(
+        "20,000 draws are too few for eight tokens",
+        {"trusts": TEST.format("return g_test(sample(20_000), law).p_value >= 0.001")},
+        loses=("trusts",),
+        says="20,000 draws are too few",
+    ),
+    Wrong(
+        "a border for each token, Bonferroni over the tokens",
+        {
+            "trusts": TEST.format(
+                "counts = sample(40_000)\n"
+                "    sd = [(40_000 * p * (1 - p)) ** 0.5 for p in law]\n"
+                "    return all(abs(c - 40_000 * p) <= 3.9 * s for c, p, s in zip(counts, law, sd))"
+            )
+        },
+        loses=("trusts",),
+        says="spread over all of them",
+    ),
+    Wrong(
+        "a size of 5%",
+        {"trusts": TEST.format("return g_test(sample(40_000), law).p_value >= 0.05")},
+        loses=("trusts",),
+        says="a size of about [3-7].[0-9]%",
+    ),
+    Wrong(
+        "a size of 1%, as in the lesson",
+        {"trusts": TEST.format("return g_test(sample(40_000), law).p_value >= 0.01")},
+        loses=("trusts",),
+        says="a size of about [01].[0-9]%",
+    ),
+    Wrong(
+        "ten looks, each with the whole size",
+        {"trusts": TEST.format("return all(g_test(sample(4_000), law).p_value >= 0.005 for _ in range(10))")},
+        loses=("trusts",),
+        says="look several times",
+    ),
+    Wrong(
+        "True and False the other way round",
+        {"trusts": TEST.format("return g_test(sample(40_000), law).p_value < 0.001")},
+        loses=("trusts",),
+        says="blames every program",
+    ),
+    Wrong(
+        "never objects",
+        {"trusts": TEST.format("return sum(sample(40_000)) == 40_000")},
+        loses=("trusts",),
+        says="ever return False",
+    ),
+    Wrong(
+        "compares means",
+        {
+            "trusts": TEST.format(
+                "n, x = 40_000, np.arange(len(law))\n"
+                "    mean = (x * law).sum()\n"
+                "    border = 3.5 * ((x * x * law).sum() - mean**2) ** 0.5 / n**0.5\n"
+                "    return abs((x * sample(n)).sum() / n - mean) < border"
+            )
+        },
+        loses=("trusts",),
+        says="says nothing: compare the whole law|add the deviations up",
+    ),
+    Wrong(
+        "a wide border for each token",
+        {"trusts": TEST.format("return all(abs(c / 4e4 - p) < 0.012 for c, p in zip(sample(40_000), law))")},
+        loses=("trusts",),
+        says="spread over all of them",
+    ),
+    Wrong(
+        "tokens of probability 0 left out",
+        {
+            "trusts": TEST.format(
+                "counts = [c for c, p in zip(sample(40_000), law) if p > 0]\n"
+                "    return g_test(counts, [p for p in law if p > 0]).p_value >= 0.001"
+            )
+        },
+        loses=("trusts",),
+        says="probability 0 are left out",
+    ),
+    Wrong(
+        "the lesson's law, hard-coded",
+        {
+            "trusts": TEST.format(
+                "counts = sample(40_000)\n"
+                "    return len(counts) == 3 and g_test(counts, [0.6, 0.3, 0.1]).p_value >= 0.001"
+            )
+        },
+        loses=("trusts",),
+        says="blames every program",
+    ),
+    Wrong(
+        "a p-value instead of a verdict",
+        {"trusts": TEST.format("return g_test(sample(40_000), law).p_value")},
+        loses=("trusts",),
+        says="True or False",
+    ),
+    Wrong(
+        "more draws than there are",
+        {"trusts": TEST.format("return g_test(sample(1_000_000), law).p_value >= 0.001")},
+        loses=("trusts",),
+        says="40,000 is all there is",
+    ),
+    Wrong(
+        "a witness on which the code is right: sure of every token",
+        {"witness": "def witness():\n    return [0.3, 0.7], [0.5, 0.5], [0.3, 0.7]"},
+        loses=("witness",),
+        says="sure of each token",
+    ),
+    Wrong(
+        "a witness on which the code is right: sure of none",
+        {"witness": "def witness():\n    return [0.6, 0.3, 0.1], [0.4, 0.3, 0.3], [0.84, 0.1, 0.06]"},
+        loses=("witness",),
+        says="sure of no token",
+    ),
+    Wrong(
+        "a witness with the law that should come",
+        {"witness": "def witness():\n    return [0.6, 0.4], [0.6, 0.4], [0.6, 0.4]"},
+        loses=("witness",),
+        says="what should come out",
+    ),
+    Wrong(
+        "a witness with a law that does not come",
+        {"witness": "def witness():\n    return [0.6, 0.4], [0.6, 0.4], [0.6, 0.0]"},
+        loses=("witness",),
+        says="left out",
+    ),
+    Wrong(
+        "the given code again",
+        {"repair": REPAIR.format("if q[x] < sure:\n            break")},
+        loses=("repair",),
+        says="still the law of the given code",
+    ),
+    Wrong("no early stop", {"repair": REPAIR.format("pass")}, loses=("repair",), says="early stop is gone"),
+    Wrong(
+        "nothing is drafted",
+        {"repair": REPAIR.format("break")},
+        loses=("repair",),
+        says="of no use",
+    ),
+    Wrong(
+        "draws again until sure, and reports q",
+        {
+            "repair": """
+def repaired_draft(draft, prefix, gamma, source, sure=0.5):
+    drafts, laws = [], []
+    while len(drafts) < gamma:
+        q = draft(prefix + drafts)
+        filtered = [x if x >= sure else 0 for x in q]
+        if not any(filtered):
+            break
+        drafts.append(source.categorical(filtered))
+        laws.append(q)
+    return drafts, laws
+"""
+        },
+        loses=("repair",),
+        says="the one that the draft was drawn from",
+    ),
+    Wrong(
+        "residual is p where little is missing",
+        {
+            "residual": "def residual(p, q):\n"
+            "    d = [max(0, a - b) for a, b in zip(p, q)]\n"
+            "    return [x / sum(d) for x in d] if sum(d) > 0.001 else list(p)"
+        },
+        loses=("residual",),
+        says="however little it is",
+    ),
+    Wrong(
+        "residual is p where less than 5% is missing",
+        {
+            "residual": "def residual(p, q):\n"
+            "    d = [max(0, a - b) for a, b in zip(p, q)]\n"
+            "    return [x / sum(d) for x in d] if sum(d) > 0.05 else list(p)"
+        },
+        loses=("residual",),
+        says="however little it is",
+    ),
+    Wrong(
+        "residual asks whether p == q, not for the sum",
+        {
+            "residual": "def residual(p, q):\n"
+            "    if p == q:\n"
+            "        return list(p)\n"
+            "    d = [max(0, a - b) for a, b in zip(p, q)]\n"
+            "    return [x / sum(d) for x in d]"
+        },
+        loses=("residual",),
+        says="p == q does not tell",
+    ),
+    Wrong(
+        "residual overwrites p, and returns it",
+        {
+            "residual": "def residual(p, q):\n"
+            "    for i in range(len(p)):\n"
+            "        p[i] = max(0, p[i] - q[i])\n"
+            "    return [x / sum(p) for x in p] if sum(p) else p"
+        },
+        loses=("residual", "verify"),
+        says="was changed on the way",
+    ),
+    Wrong(
+        "verify appends to the drafts",
+        {
+            "verify": VERIFY.format(**ROUND).replace(
+                "return [*drafts, source.categorical(p[len(drafts)])]",
+                "drafts.append(source.categorical(p[len(drafts)]))\n    return drafts",
+            )
+        },
+        loses=("verify",),
+        says="verify changes what it is given, drafts",
+    ),
+    Wrong(
+        "verify overwrites a row of p",
+        {
+            "verify": """
+def verify(drafts, q, p, source):
+    for i, x in enumerate(drafts):
+        if not source.bernoulli(p[i][x] / q[i][x]):
+            p[i] = residual(p[i], q[i])
+            return [*drafts[:i], source.categorical(p[i])]
+    return [*drafts, source.categorical(p[-1])]
+"""
+        },
+        loses=("verify",),
+        says="verify changes what it is given, p",
+    ),
+    Wrong(
+        "verify pops the lists",
+        {
+            "verify": """
+def verify(drafts, q, p, source):
+    out = []
+    while drafts:
+        x, a, b = drafts.pop(0), p.pop(0), q.pop(0)
+        if not source.bernoulli(a[x] / b[x]):
+            return [*out, source.categorical(residual(a, b))]
+        out.append(x)
+    return [*out, source.categorical(p[0])]
+"""
+        },
+        loses=("verify",),
+        says="verify changes what it is given, drafts",
+    ),
+    Wrong(
+        "arguments of the residual swapped",
+        verify(correction="residual(q[i], p[i])"),
+        loses=("verify",),
+        says="swapped",
+    ),
+    Wrong(
+        "the rejected draft stays",
+        {"verify": VERIFY.format(**ROUND).replace("*drafts[:i], ", "*drafts[: i + 1], ")},
+        loses=("verify",),
+        says="only the drafts before it stay",
+    ),
+    Wrong(
+        "bonus behind a correction",
+        {
+            "verify": """
+def verify(drafts, q, p, source):
+    out = []
+    for i, x in enumerate(drafts):
+        if not source.bernoulli(p[i][x] / q[i][x]):
+            out.append(source.categorical(residual(p[i], q[i])))
+            break
+        out.append(x)
+    return [*out, source.categorical(p[-1])]
+"""
+        },
+        loses=("verify",),
+        says="the correction ends the round",
+    ),
+    Wrong(
+        "kept drafts forgotten in the return",
+        {"verify": VERIFY.format(**ROUND).replace("*drafts, ", "").replace("*drafts[:i], ", "")},
+        loses=("verify",),
+        says="kept drafts are missing",
+    ),
+    Wrong(
+        "kept drafts forgotten where one is rejected",
+        {"verify": VERIFY.format(**ROUND).replace("*drafts[:i], ", "")},
+        loses=("verify",),
+        says="kept drafts are missing",
+    ),
+    Wrong(
+        "asks the source for a u",
+        {
+            "verify": VERIFY.format(**ROUND)
+            .replace("source.bernoulli(", "accept(")
+            .replace("p[i][x] / q[i][x]", "p[i][x], q[i][x], source.random()")
+        },
+        loses=("verify",),
+        says="no `random`",
+    ),
+    Wrong(
+        "top-p keeps all that are as likely as the last",
+        top_p(
+            "border = law[order[sum(s < mass for s in sums)]] if sums[-1] >= mass else 0\n"
+            "    kept = [a if a >= border else 0 for a in law]\n"
+            "    return [k / sum(kept) for k in kept]"
+        ),
+        loses=("top_p",),
+        says="only as many stay as are needed",
+    ),
+    Wrong(
+        "min-p in place of top-p",
+        top_p("kept = [a if a >= (1 - mass) * max(law) else 0 for a in law]\n    return [k / sum(kept) for k in kept]"),
+        loses=("top_p", "both_sides"),
+        says="min-p",
+    ),
+    Wrong(
+        "top-p divides by the mass",
+        top_p(
+            "kept = [x for x, s in zip(order, [0, *sums]) if s < mass]\n"
+            "    return [law[x] / mass if x in kept else 0 for x in range(len(law))]"
+        ),
+        loses=("top_p", "both_sides"),
+        says="divided by the mass",
+    ),
+    Wrong(
+        "judge draws from the filtered p, without the draft",
+        {
+            "both_sides": """
+def propose(q, mass, source):
+    law = top_p(q, mass)
+    return source.categorical(law), law
+
+def judge(p, x, reported, mass, source):
+    return source.categorical(top_p(p, mass))
+"""
+        },
+        loses=("both_sides",),
+        says="by the rule of part 1",
+    ),
+    Wrong(
+        "repair appends to the prefix",
+        {
+            "repair": """
+def repaired_draft(draft, prefix, gamma, source, sure=0.5):
+    drafts, laws = [], []
+    while len(drafts) < gamma:
+        laws.append(draft(prefix))
+        drafts.append(source.categorical(laws[-1]))
+        prefix.append(drafts[-1])
+        if laws[-1][drafts[-1]] < sure:
+            break
+    return drafts, laws
+"""
+        },
+        loses=("repair",),
+        says="prefix was changed",
+    ),
+    Wrong(
+        "repair without the prefix",
+        {
+            "repair": """
+def repaired_draft(draft, prefix, gamma, source, sure=0.5):
+    drafts, laws = [], []
+    while len(drafts) < gamma:
+        laws.append(draft(drafts))
+        drafts.append(source.categorical(draft(prefix + drafts)))
+        if laws[-1][drafts[-1]] < sure:
+            break
+    return drafts, laws
+"""
+        },
+        loses=("repair",),
+        says="the one that the draft was drawn from|in the law that was reported",
+    ),
+    Wrong(
+        "repair with 0.5 in place of sure",
+        {
+            "repair": """
+def repaired_draft(draft, prefix, gamma, source, sure=0.5):
+    drafts, laws = [], []
+    while len(drafts) < gamma:
+        laws.append(draft(prefix + drafts))
+        drafts.append(source.categorical(laws[-1]))
+        if laws[-1][drafts[-1]] < 0.5:
+            break
+    return drafts, laws
+"""
+        },
+        loses=("repair",),
+        says="is the argument `sure` used",
+    ),
+    Wrong(
+        "repair that looks at min(q)",
+        {
+            "repair": """
+def repaired_draft(draft, prefix, gamma, source, sure=0.5):
+    drafts, laws = [], []
+    while len(drafts) < gamma:
+        q = draft(prefix + drafts)
+        if min(q) < sure:
+            break
+        laws.append(q)
+        drafts.append(source.categorical(q))
+    return drafts, laws
+"""
+        },
+        loses=("repair",),
+        says="q\\(x\\) = 0, counts as an unsure one",
+    ),
+    Wrong(
+        "repair that stops by the product",
+        {
+            "repair": """
+def repaired_draft(draft, prefix, gamma, source, sure=0.5):
+    drafts, laws, product = [], [], 1
+    while len(drafts) < gamma and product >= sure:
+        laws.append(draft(prefix + drafts))
+        drafts.append(source.categorical(laws[-1]))
+        product *= laws[-1][drafts[-1]]
+    return drafts, laws
+"""
+        },
+        loses=("repair",),
+        says="no product",
+    ),
+    Wrong(
+        "repair with the border left out",
+        {
+            "repair": """
+def repaired_draft(draft, prefix, gamma, source, sure=0.5):
+    drafts, laws = [], []
+    while len(drafts) < gamma:
+        laws.append(draft(prefix + drafts))
+        drafts.append(source.categorical(laws[-1]))
+        if laws[-1][drafts[-1]] <= sure:
+            break
+    return drafts, laws
+"""
+        },
+        loses=("repair",),
+        says="border included",
+    ),
+]

@@ -1,0 +1,999 @@
+"""Solutions of problem set 05, right and wrong."""
+
+from support.harness import ROOT, Wrong
+
+
+def _solution(cell):
+    """The code of a solve cell in the source, to be changed by a few words."""
+    source = (ROOT / "solutions" / "src" / "ps05_engine.py").read_text(encoding="utf-8")
+    return source.split(f'# %% solve="{cell}"\n')[1].split("\n# %%")[0]
+
+
+def _changed(cell, *changes):
+    """{cell: its solution with each (old, new) replaced}; `old` occurs once."""
+    code = _solution(cell)
+    for old, new in changes:
+        assert code.count(old) == 1, (cell, old, code.count(old))
+        code = code.replace(old, new)
+    return {cell: code}
+
+
+def _slip(name, cell, *changes, says):
+    """A wrong solution of one cell, by a change of the right one; it loses the points of the check of the same name."""
+    return Wrong(name, _changed(cell, *changes), (cell,), says)
+
+
+RIGHT = {
+    "the instructor's": {},
+    "with tensors": {
+        "draft": """
+def draft(model, cache, tokens, gamma, temperature, source):
+    text, laws = torch.tensor(tokens), []
+    for i in range(gamma):
+        rows = model.forward(text[cache.length :], cache, slice(-1, None))
+        laws.append(law(rows, temperature)[0])
+        if temperature == 0:
+            drawn = laws[-1].argmax().reshape(1)
+        else:
+            drawn = torch.tensor([source.categorical(laws[-1])])
+        text = torch.cat([text, drawn])
+    return text[len(tokens) :], torch.stack(laws) if laws else torch.empty(0, model.vocab_size)
+""",
+        "greedy": """
+def greedy_rule(drafted, q, p):
+    best = torch.stack(list(p)).argmax(-1)
+    agree = torch.tensor(drafted, dtype=torch.long) == best[:-1]
+    accepted = agree.long().cumprod(0).sum()
+    return accepted, best[accepted]
+""",
+        "verify": """
+def verify(model, cache, tokens, drafted, q, rule, temperature):
+    fed = torch.cat([torch.tensor(tokens[-1:]), torch.tensor(drafted, dtype=torch.long)])
+    p = law(model.forward(fed, cache), temperature)
+    accepted, token = rule(drafted, q, p)
+    return torch.cat([fed[1 : 1 + accepted], torch.tensor([token])])
+""",
+        "rollback": """
+def roll_back(cache, tokens):
+    too_many = cache.length - len(tokens) + 1
+    if too_many > 0:
+        cache.truncate(cache.length - too_many)
+""",
+        "limit": """
+def how_many_drafts(gamma, n_tokens, end, draft_context=None):
+    return max(
+        g
+        for g in range(gamma + 1)
+        if g == 0 or (n_tokens + g + 1 <= end and (draft_context is None or n_tokens + g - 1 <= draft_context))
+    )
+""",
+        "cut": """
+def cut(emitted, eos):
+    ends = torch.isin(torch.tensor(emitted), torch.tensor(sorted(eos), dtype=torch.long)).nonzero()
+    return torch.tensor(emitted[: int(ends[0]) + 1] if len(ends) else emitted)
+""",
+        "loop": """
+def generate(target, draft_model, prompt, max_new_tokens, gamma, parts, rule, source,
+             temperature=0.0, eos=(), on_round=tell_nobody):
+    out, longest = [], target.max_context or float("inf")
+    budget = min(max_new_tokens, longest - len(prompt))
+    mine, theirs = target.new_cache(len(prompt) + budget), draft_model.new_cache(len(prompt) + budget + gamma)
+    for token in prompt[:-1]:  # the prompt, in small passes
+        target.forward(torch.tensor([token]), mine, slice(0))
+    finished = budget <= 0
+    while not finished:
+        text = [*prompt, *out]
+        g = parts.how_many_drafts(gamma, len(text), len(prompt) + budget, draft_model.max_context)
+        drafted, q = parts.draft(draft_model, theirs, text, g, temperature, source)
+        new = parts.cut(parts.verify(target, mine, text, drafted, q, rule, temperature), eos)
+        out.extend(new)
+        for cache in (mine, theirs):
+            parts.roll_back(cache, [*prompt, *out])
+        on_round([*prompt, *out], mine, theirs)
+        finished = len(out) == budget or new[-1] in eos
+    return torch.tensor(out, dtype=torch.long)
+""",
+        "witness": """
+def witness():
+    def lookup(tokens, gamma):
+        found = [i for i in range(len(tokens) - 1) if tokens[i] == tokens[-1]]
+        return tokens[found[-1] + 1 :][:gamma] if found else []
+
+    return lookup, [4, 4, 2, 4, 4, 7, 1, 0], 40, 6
+""",
+        "repair": """
+def repaired(model, propose, prompt, max_new_tokens, gamma):
+    tokens, end = list(prompt), len(prompt) + max_new_tokens
+    cache = model.new_cache(end)
+    if len(tokens) > 1:
+        model.forward(torch.tensor(tokens[:-1]), cache, slice(0))
+    while len(tokens) < end:
+        drafted = list(propose(tokens, min(gamma, end - len(tokens) - 1)))
+        best = model.forward(torch.tensor([tokens[-1], *drafted]), cache).argmax(-1).tolist()
+        accepted = 0
+        while accepted < len(drafted) and drafted[accepted] == best[accepted]:
+            accepted += 1
+        tokens += [*drafted[:accepted], best[accepted]]
+        if accepted < len(drafted):
+            cache.truncate(cache.length - (len(drafted) - accepted))
+    return tokens[len(prompt) :]
+""",
+    },
+    "by recursion": {
+        "draft": """
+def draft(model, cache, tokens, gamma, temperature, source):
+    if gamma == 0:
+        return [], []
+    q = law(model.forward(torch.tensor(tokens[cache.length :]), cache), temperature)[-1]
+    x = source.categorical(q)
+    more, laws = draft(model, cache, [*tokens, x], gamma - 1, temperature, source)
+    return [x, *more], [q, *laws]
+""",
+        "greedy": """
+def greedy_rule(drafted, q, p):
+    choice = int(torch.as_tensor(p[0]).argmax())
+    if not drafted or drafted[0] != choice:
+        return 0, choice
+    accepted, token = greedy_rule(drafted[1:], q[1:], p[1:])
+    return accepted + 1, token
+""",
+        "verify": """
+def verify(model, cache, tokens, drafted, q, rule, temperature):
+    start = cache.length
+    rows = model.forward(torch.tensor((tokens + drafted)[start:]), cache, slice(None))
+    p = [law(row, temperature) for row in rows]
+    accepted, token = rule(drafted, q, torch.stack(p))
+    return drafted[:accepted] + [token]
+""",
+        "rollback": """
+def roll_back(cache, tokens):
+    try:
+        cache.truncate(len(tokens[:-1]))
+    except ValueError:  # shorter already
+        pass
+""",
+        "limit": """
+def how_many_drafts(gamma, n_tokens, end, draft_context=None):
+    if gamma <= 0 or (draft_context is not None and n_tokens > draft_context):
+        return 0
+    if n_tokens + gamma + 1 > end or (draft_context is not None and n_tokens + gamma - 1 > draft_context):
+        return how_many_drafts(gamma - 1, n_tokens, end, draft_context)
+    return gamma
+""",
+        "cut": """
+def cut(emitted, eos):
+    if not emitted or emitted[0] in eos:
+        return emitted[:1]
+    return emitted[:1] + cut(emitted[1:], eos)
+""",
+        "loop": """
+def generate(target, draft_model, prompt, max_new_tokens, gamma, parts, rule, source,
+             temperature=0.0, eos=(), on_round=tell_nobody):
+    end = len(prompt) + max_new_tokens
+    if target.max_context:
+        end = min(end, target.max_context)
+    mine, theirs = target.new_cache(end + gamma), draft_model.new_cache(end + gamma)
+    if prompt[:-1]:
+        target.forward(torch.tensor(prompt[:-1]), mine)
+
+    def rest(tokens):
+        if len(tokens) >= end:
+            return []
+        n = parts.how_many_drafts(gamma, len(tokens), end, draft_context=draft_model.max_context)
+        drafted, q = parts.draft(draft_model, theirs, tokens, n, temperature=temperature, source=source)
+        new = parts.cut(parts.verify(target, mine, tokens, drafted, q, rule=rule, temperature=temperature), eos=eos)
+        parts.roll_back(theirs, tokens + new)
+        parts.roll_back(mine, tokens + new)
+        on_round(tokens + new, mine, theirs)
+        return new if new[-1] in eos else new + rest(tokens + new)
+
+    return rest(list(prompt))
+""",
+        "witness": """
+def witness():
+    # gamma drafts in each round, all wrong: fewer than gamma only where the budget ends
+    def wrong(tokens, gamma):
+        best = int(remembering.forward(torch.tensor(tokens), remembering.new_cache(99))[-1].argmax())
+        return [(best + 1) % 10] * gamma
+
+    return wrong, (9, 8, 7, 6, 5, 4), 30, 8
+""",
+        "repair": """
+def repaired(model, propose, prompt, max_new_tokens, gamma):
+    end, cache = len(prompt) + max_new_tokens, model.new_cache(len(prompt) + max_new_tokens + gamma)
+    if len(prompt) > 1:
+        model.forward(torch.tensor(list(prompt[:-1])), cache, slice(0))
+
+    def rest(tokens):
+        room = end - len(tokens)
+        if room == 0:
+            return tokens[len(prompt) :]
+        drafted = list(propose(tokens, gamma))[: room - 1]
+        rows = model.forward(torch.tensor(tokens[-1:] + drafted), cache)
+        accepted, token = 0, int(rows[0].argmax())
+        while accepted < len(drafted) and drafted[accepted] == token:
+            accepted += 1
+            token = int(rows[accepted].argmax())
+        tokens = tokens + drafted[:accepted] + [token]
+        cache.truncate(len(tokens) - 1)
+        return rest(tokens)
+
+    return rest(list(prompt))
+""",
+    },
+    "with numpy, and a loop without the parts": {
+        "draft": """
+import numpy as np
+
+def draft(model, cache, tokens, gamma, temperature, source):
+    tokens = tuple(tokens)
+    drafted, laws = (), []
+    while len(drafted) < gamma:
+        lacking = (tokens + drafted)[cache.length :]
+        row = model.forward(torch.as_tensor(lacking), cache).numpy()[-1]
+        if temperature == 0:
+            q = np.eye(len(row))[row.argmax()]
+        else:
+            q = np.exp((row - row.max()) / temperature)
+            q = q / q.sum()
+        laws.append(q)
+        drafted += (source.categorical(torch.from_numpy(q)),)
+    return drafted, tuple(laws)
+""",
+        "greedy": """
+def greedy_rule(drafted, q, p):
+    best = np.asarray(p).argmax(-1)
+    differs = np.flatnonzero(np.asarray(drafted, dtype=int) != best[: len(drafted)])
+    accepted = differs[0] if len(differs) else len(drafted)
+    return np.array([accepted, best[accepted]])
+""",
+        "verify": """
+def verify(model, cache, tokens, drafted, q, rule, temperature):
+    logits = model.forward(torch.tensor([tokens[-1]] + list(drafted)), cache)
+    p = torch.zeros_like(logits)
+    for i in range(len(p)):
+        p[i] = law(logits[i], temperature)
+    accepted, token = rule(drafted=drafted, q=q, p=p)
+    return np.array(list(drafted[:accepted]) + [token])
+""",
+        "rollback": """
+def roll_back(cache, tokens):
+    while cache.length >= len(tokens):
+        cache.truncate(cache.length - 1)
+""",
+        "limit": """
+def how_many_drafts(gamma, n_tokens, end, draft_context=None):
+    room = np.inf if draft_context is None else draft_context + 1 - n_tokens
+    return int(np.clip(min(room, end - 1 - n_tokens), 0, gamma))
+""",
+        "cut": """
+def cut(emitted, eos):
+    kept = []
+    for token in emitted:
+        kept.append(token)
+        if token in set(eos):
+            break
+    return tuple(kept)
+""",
+        "loop": """
+def generate(target, draft_model, prompt, max_new_tokens, gamma, parts, rule, source,
+             temperature=0.0, eos=(), on_round=tell_nobody):
+    tokens, most = [*prompt], max_new_tokens
+    if target.max_context is not None:
+        most = max(0, min(most, target.max_context - len(prompt)))
+    big, small = target.new_cache(200), draft_model.new_cache(200)
+    if len(prompt) >= 2 and most:
+        target.forward(torch.tensor(tokens)[:-1], big)
+    for _ in range(most):  # a round gives at least one token
+        room = most - (len(tokens) - len(prompt))
+        if room == 0:
+            break
+        drafted, q = [], []
+        while len(drafted) < min(gamma, room - 1):
+            lacking = [*tokens, *drafted][small.length :]
+            if draft_model.max_context is not None and small.length + len(lacking) > draft_model.max_context:
+                break
+            q.append(law(draft_model.forward(torch.tensor(lacking), small)[-1], temperature))
+            drafted.append(source.categorical(q[-1]))
+            if drafted[-1] in eos:
+                break  # nothing behind an end can be kept
+        p = law(target.forward(torch.tensor([tokens[-1], *drafted]), big), temperature)
+        accepted, token = rule(drafted, q, p)
+        stop = False
+        for token in [*drafted[:accepted], token]:
+            if not stop:
+                tokens.append(token)
+                stop = token in eos
+        big.truncate(len(tokens) - 1)
+        small.truncate(min(small.length, len(tokens) - 1))
+        on_round(tuple(tokens), big, small)
+        if stop:
+            break
+    return tuple(tokens[len(prompt) :])
+""",
+        "witness": """
+def witness():
+    return lambda tokens, gamma: [], [0], 9, 3  # an error: the cache cannot be cut below 0
+""",
+        "repair": """
+def repaired(model, propose, prompt, max_new_tokens, gamma):
+    tokens = list(prompt)
+    cache = model.new_cache(1000)
+    if tokens[1:]:
+        model.forward(torch.tensor(tokens[:-1]), cache)
+    for _ in range(max_new_tokens):
+        room = max_new_tokens + len(prompt) - len(tokens)
+        if room < 1:
+            break
+        held = cache.length
+        drafted = list(propose(list(tokens), min(gamma, room - 1)))
+        best = model.forward(torch.tensor([tokens[-1]] + drafted), cache).numpy().argmax(1)
+        accepted = int(np.cumprod(np.array(drafted, dtype=int) == best[:-1]).sum())
+        tokens.extend(drafted[:accepted])
+        tokens.append(int(best[accepted]))
+        cache.truncate(held + 1 + accepted)
+    return np.array(tokens[len(prompt) :])
+""",
+    },
+    "laws in float32, caches of just the size": {
+        **_changed("draft", ("laws.append(q)", "laws.append(q.float())")),
+        **_changed("verify", ("law(logits, temperature)", "law(logits.float(), temperature)")),
+        **_changed(
+            "loop",
+            (
+                "target.new_cache(end), draft_model.new_cache(end)",
+                "target.new_cache(max(0, end - 1)), draft_model.new_cache(max(0, end - 2))",
+            ),
+        ),
+    },
+    "all in float32, a block cut behind a drafted EOS, more asked for than is used": {
+        **_changed(
+            "draft",
+            (
+                "law(model.forward(torch.tensor(new), cache)[-1]",
+                "law(model.forward(torch.tensor(new), cache)[-1].float()",
+            ),
+        ),
+        **_changed(
+            "loop",
+            (
+                "        emitted = parts.verify",
+                "        drafted = parts.cut(drafted, eos)\n        q = q[: len(drafted)]\n"
+                "        emitted = parts.verify",
+            ),
+        ),
+        **_changed(
+            "repair",
+            ("propose(tokens, min(gamma, end - len(tokens) - 1))", "propose(tokens, gamma)[: end - len(tokens) - 1]"),
+        ),
+    },
+}
+
+
+WRONG = [
+    # drafting
+    _slip(
+        "the draft's cache never gets the last draft",
+        "draft",
+        ("new = tokens[cache.length :]", "new = tokens[-1 if cache.length else 0 :]"),
+        says="hole in the cache",
+    ),
+    _slip(
+        "only the pending token is ever fed",
+        "draft",
+        ("new = tokens[cache.length :]", "new = tokens[-1:]"),
+        says="hole in the cache",
+    ),
+    _slip(
+        "the whole text is fed again",
+        "draft",
+        ("new = tokens[cache.length :]", "new = list(tokens)"),
+        says="must not be fed again|not fed before|cache lacked",
+    ),
+    _slip(
+        "the last draft is fed, too",
+        "draft",
+        (
+            "    return drafted, laws",
+            "    if drafted:\n        model.forward(torch.tensor(new), cache)\n    return drafted, laws",
+        ),
+        says="the last draft was fed",
+    ),
+    _slip(
+        "argmax drafts with softmax q",
+        "draft",
+        ("x = source.categorical(q)", "x = int(q.argmax())"),
+        says="the likeliest token is taken",
+    ),
+    _slip(
+        "softmax reported at temperature 0",
+        "draft",
+        (
+            "q = law(model.forward(torch.tensor(new), cache)[-1], temperature)",
+            "row = model.forward(torch.tensor(new), cache)[-1]\n        q = law(row, temperature)",
+        ),
+        ("laws.append(q)", "laws.append(torch.softmax(row / (temperature or 1), -1))"),
+        says="one-hot",
+    ),
+    _slip(
+        "q at temperature 1",
+        "draft",
+        (
+            "q = law(model.forward(torch.tensor(new), cache)[-1], temperature)",
+            "row = model.forward(torch.tensor(new), cache)[-1]\n        q = law(row, temperature)",
+        ),
+        ("laws.append(q)", "laws.append(law(row, 1.0))"),
+        says="temperature 1|softmax",
+    ),
+    _slip(
+        "logits handed over",
+        "draft",
+        (
+            "q = law(model.forward(torch.tensor(new), cache)[-1], temperature)",
+            "row = model.forward(torch.tensor(new), cache)[-1]\n        q = law(row, temperature)",
+        ),
+        ("laws.append(q)", "laws.append(row)"),
+        says="these are the logits",
+    ),
+    _slip(
+        "an unsure token is dropped",
+        "draft",
+        (
+            "        new = [x]",
+            "        new = [x]\n        if q[x] < 0.12:\n            del drafted[-1], laws[-1]\n            break",
+        ),
+        says="none may be dropped",
+    ),
+    _slip(
+        "the likelier of two draws",
+        "draft",
+        ("x = source.categorical(q)", "x = max(source.categorical(q), source.categorical(q), key=lambda x: q[x])"),
+        says="one draw",
+    ),
+    _slip(
+        "drafts become part of the text",
+        "draft",
+        ("        new = [x]", "        new = [x]\n        tokens.append(x)"),
+        says="changed the list",
+    ),
+    _slip(
+        "each draft continues the same text",
+        "draft",
+        ("        new = [x]", "        cache.truncate(len(tokens) - 1)\n        new = tokens[-1:]"),
+        says="continues the same text",
+    ),
+    _slip(
+        "a draw from a dice of its own",
+        "draft",
+        ("x = source.categorical(q)", "x = int(torch.multinomial(q, 1))"),
+        says="never asked",
+    ),
+    _slip(
+        "the whole text again in each pass",
+        "draft",
+        ("        new = [x]", "        new = [*tokens, *drafted]\n        cache.truncate(0)"),
+        (
+            "    return drafted, laws",
+            "    if drafted:\n        model.forward(torch.tensor(new[:-1]), cache)\n    return drafted, laws",
+        ),
+        says="one pass",
+    ),
+    _slip(
+        "an emptied cache before each pass",
+        "draft",
+        (
+            "    for _ in range(gamma):\n",
+            "    for _ in range(gamma):\n        new = [*tokens, *drafted]\n        cache.truncate(0)\n",
+        ),
+        says="fed again",
+    ),
+    _slip("the first row", "draft", ("cache)[-1]", "cache)[0]"), says="the first row of the first pass"),
+    _slip("the temperature is not handed on", "draft", (", temperature)\n", ", 1.0)\n"), says="at temperature 1"),
+    _slip(
+        "drafts are rolled back at once",
+        "draft",
+        (
+            "    return drafted, laws",
+            "    cache.truncate(min(cache.length, len(tokens) - 1))\n    return drafted, laws",
+        ),
+        says="takes nothing out of the cache",
+    ),
+    _slip(
+        "two draws, one used",
+        "draft",
+        ("x = source.categorical(q)", "x = (source.categorical(q), source.categorical(q))[0]"),
+        says="one draw",
+    ),
+    # the rule
+    _slip(
+        "the drafts are shortened on the way",
+        "greedy",
+        ("    return accepted, best[accepted]", "    del drafted[accepted:]\n    return accepted, best[accepted]"),
+        says="changed what it was given",
+    ),
+    _slip(
+        "all that agree are counted",
+        "greedy",
+        (
+            "    while accepted < len(drafted) and drafted[accepted] == best[accepted]:\n        accepted += 1\n",
+            "    accepted = sum(d == b for d, b in zip(drafted, best))\n",
+        ),
+        says="all drafts that agree were counted",
+    ),
+    _slip(
+        "the bonus from the last draft's row",
+        "greedy",
+        ("return accepted, best[accepted]", "return accepted, best[accepted - (accepted == len(drafted) > 0)]"),
+        says="one row too early",
+    ),
+    _slip(
+        "always the bonus row",
+        "greedy",
+        ("return accepted, best[accepted]", "return accepted, best[-1]"),
+        says="last row",
+    ),
+    _slip(
+        "the rejected draft comes out",
+        "greedy",
+        ("return accepted, best[accepted]", "return accepted, [*drafted, best[-1]][accepted]"),
+        says="rejected draft itself",
+    ),
+    _slip(
+        "right for four drafts only",
+        "greedy",
+        ("return accepted, best[accepted]", "return accepted, best[accepted if accepted < len(drafted) else 4]"),
+        says="your code raised IndexError",
+    ),
+    # the pass
+    _slip(
+        "the pending token is not fed",
+        "verify",
+        ("torch.tensor([tokens[-1], *drafted])", "torch.tensor(drafted)"),
+        says="pending token is not in the cache",
+    ),
+    _slip(
+        "the text is fed again",
+        "verify",
+        ("torch.tensor([tokens[-1], *drafted])", "torch.tensor([*tokens, *drafted])"),
+        says="holds the text already",
+    ),
+    _slip(
+        "one token a pass",
+        "verify",
+        (
+            "model.forward(torch.tensor([tokens[-1], *drafted]), cache)",
+            "torch.cat([model.forward(torch.tensor([t]), cache) for t in [tokens[-1], *drafted]])",
+        ),
+        says="one token a pass",
+    ),
+    _slip(
+        "rejected drafts stay in the output",
+        "verify",
+        ("return [*drafted[:accepted], token]", "return [*drafted, token]"),
+        says="rejected drafts stay",
+    ),
+    _slip(
+        "no token of the target",
+        "verify",
+        ("return [*drafted[:accepted], token]", "return drafted[:accepted]"),
+        says="missing",
+    ),
+    _slip(
+        "p at temperature 1",
+        "verify",
+        ("law(logits, temperature)", "law(logits, 1.0)"),
+        says="temperature that was asked for",
+    ),
+    _slip(
+        "p and q exchanged",
+        "verify",
+        ("q, law(logits, temperature)", "law(logits, temperature), q"),
+        says="exchanged|needs",
+    ),
+    _slip(
+        "a rule of its own",
+        "verify",
+        ("rule(drafted, q, law(logits, temperature))", "greedy_rule(drafted, q, law(logits, temperature))"),
+        says="asks the rule that it is given|the rule that verify is given",
+    ),
+    _slip(
+        "the emitted tokens are committed at once",
+        "verify",
+        ("    return [*drafted", "    tokens += [*drafted[:accepted], token]\n    return [*drafted"),
+        says="changed a list",
+    ),
+    *(
+        _slip(
+            f"cut in verify: {length}",
+            "verify",
+            (
+                "    return [*drafted[:accepted], token]",
+                f"    cache.truncate({length})\n    return [*drafted[:accepted], token]",
+            ),
+            says="takes nothing out of the cache",
+        )
+        for length in ("0", "len(tokens) - 1", "len(tokens)", "len(tokens) + accepted", "cache.length - 1")
+    ),
+    _slip("the rule gets no q", "verify", ("drafted, q, law", "drafted, None, law"), says="second argument is q"),
+    _slip("p at temperature 0", "verify", ("law(logits, temperature)", "law(logits, 0)"), says="at temperature 0"),
+    # rolling back
+    _slip(
+        "one token too many stays",
+        "rollback",
+        ("len(tokens) - 1", "len(tokens)"),
+        says="one token too many stays",
+    ),
+    _slip("one token is lost", "rollback", ("len(tokens) - 1", "len(tokens) - 2"), says="rolled back too far"),
+    _slip(
+        "no roll-back",
+        "rollback",
+        ("    cache.truncate(min(cache.length, len(tokens) - 1))", "    pass"),
+        says="nothing was rolled",
+    ),
+    _slip("reset in place of rolled back", "rollback", ("min(cache.length, len(tokens) - 1)", "0"), says="emptied"),
+    _slip(
+        "right for the target's cache only",
+        "rollback",
+        ("min(cache.length, len(tokens) - 1)", "len(tokens) - 1"),
+        says="nothing to take back",
+    ),
+    Wrong(
+        "a cache that is taken apart by hand",
+        {"rollback": "def roll_back(cache, tokens):\n    del cache.tokens[len(tokens) - 1 :]\n"},
+        ("rollback",),
+        "no attribute 'tokens'",
+    ),
+    _slip(
+        "right for the table's round only",
+        "rollback",
+        ("min(cache.length, len(tokens) - 1)", "max(0, cache.length - (2 if cache.length == len(tokens) + 1 else 1))"),
+        says="tokens too many stay",
+    ),
+    # budget and stops
+    _slip("one token too many", "limit", ("end - n_tokens - 1", "end - n_tokens"), says="one token more than it keeps"),
+    _slip(
+        "the draft's context is forgotten",
+        "limit",
+        ("if draft_context is not None", "if False"),
+        says="cache would hold",
+    ),
+    _slip("fewer than none", "limit", ("max(0, most)", "most"), says="never fewer than 0"),
+    _slip(
+        "the draft's context by one",
+        "limit",
+        ("draft_context - n_tokens + 1", "draft_context - n_tokens"),
+        says="more would fit",
+    ),
+    _slip(
+        "EOS passed over inside a block",
+        "cut",
+        ("if token in eos:", "if token in eos and i == len(emitted) - 1:"),
+        says="stands inside the block",
+    ),
+    _slip("the EOS is taken away", "cut", ("emitted[: i + 1]", "emitted[:i]"), says="belongs to the text"),
+    _slip(
+        "one EOS of several",
+        "cut",
+        ("if token in eos:", "if token in list(eos)[:1]:"),
+        says="stands inside the block",
+    ),
+    _slip(
+        "the last EOS of the block",
+        "cut",
+        ("enumerate(emitted)", "reversed(list(enumerate(emitted)))"),
+        says="first end token",
+    ),
+    Wrong(
+        "a generator",
+        {
+            "cut": "def cut(emitted, eos):\n    for token in emitted:\n        yield token\n"
+            "        if token in eos:\n            return\n"
+        },
+        ("cut",),
+        "a generator",
+    ),
+    _slip(
+        "the caller's block is cut",
+        "cut",
+        ("return emitted[: i + 1]", "del emitted[i + 1 :]\n            return emitted"),
+        says="changed the list",
+    ),
+    # the loop
+    _slip(
+        "no on_round where an EOS ends the text",
+        "loop",
+        ("        on_round(tokens, target_cache, draft_cache)\n", ""),
+        ("            break\n", "            break\n        on_round(tokens, target_cache, draft_cache)\n"),
+        says="where an EOS ends the text",
+    ),
+    _slip(
+        "left before the roll-back where an EOS ends the text",
+        "loop",
+        (
+            "        tokens += parts.cut(emitted, eos)\n",
+            "        tokens += parts.cut(emitted, eos)\n        if tokens[-1] in eos:\n            break\n",
+        ),
+        says="where an EOS ends the text",
+    ),
+    _slip(
+        "no roll-back where an EOS ends the text",
+        "loop",
+        ("        parts.roll_back(target_cache, tokens)\n", ""),
+        (
+            "        parts.roll_back(draft_cache, tokens)\n",
+            "        if tokens[-1] not in eos:\n            parts.roll_back(target_cache, tokens)\n"
+            "            parts.roll_back(draft_cache, tokens)\n",
+        ),
+        says="was not rolled back",
+    ),
+    _slip(
+        "cut only what is returned",
+        "loop",
+        ("parts.cut(emitted, eos)", "emitted"),
+        ("if tokens[-1] in eos:", "if any(t in eos for t in emitted):"),
+        ("return tokens[len(prompt) :]", "return parts.cut(tokens[len(prompt) :], eos)"),
+        says="behind the EOS were committed",
+    ),
+    _slip(
+        "a drafted EOS is dropped unseen",
+        "loop",
+        (
+            "        emitted = parts.verify",
+            "        k = next((i for i, t in enumerate(drafted) if t in eos), len(drafted))\n"
+            "        drafted, q = drafted[:k], q[:k]\n        emitted = parts.verify",
+        ),
+        says="dropping it unseen",
+    ),
+    _slip(
+        "any EOS in the text ends it, the prompt's too",
+        "loop",
+        ("if tokens[-1] in eos:", "if any(t in eos for t in tokens):"),
+        says="EOS in the prompt",
+    ),
+    _slip(
+        "drafts at temperature 0",
+        "loop",
+        ("n, temperature, source)", "n, 0.0, source)"),
+        says="does not reach",
+    ),
+    _slip(
+        "the draft's cache is emptied before each round",
+        "loop",
+        ("        drafted, q =", "        draft_cache.truncate(0)\n        drafted, q ="),
+        says="lives through all rounds",
+    ),
+    _slip(
+        "a new draft's cache before each round",
+        "loop",
+        ("        drafted, q =", "        draft_cache = draft_model.new_cache(end)\n        drafted, q ="),
+        says="lives through all rounds|new in each round",
+    ),
+    _slip(
+        "the draft's cache is not rolled back",
+        "loop",
+        ("        parts.roll_back(draft_cache, tokens)\n", ""),
+        says="draft's cache was not rolled back",
+    ),
+    _slip(
+        "the target's cache is not rolled back",
+        "loop",
+        ("        parts.roll_back(target_cache, tokens)\n", ""),
+        says="rolled back",
+    ),
+    _slip(
+        "rolled back before the tokens are committed",
+        "loop",
+        ("        tokens += parts.cut(emitted, eos)\n", ""),
+        ("        on_round(", "        tokens += parts.cut(emitted, eos)\n        on_round("),
+        says="too far|missing between",
+    ),
+    _slip(
+        "only the last token of a round is looked at",
+        "loop",
+        ("parts.cut(emitted, eos)", "emitted"),
+        says="went on behind the EOS",
+    ),
+    _slip(
+        "the EOS ends nothing",
+        "loop",
+        ("        if tokens[-1] in eos:\n            break\n", ""),
+        says="went on behind the EOS",
+    ),
+    _slip(
+        "a drafted EOS ends the text",
+        "loop",
+        ("if tokens[-1] in eos:", "if tokens[-1] in eos or any(t in eos for t in drafted):"),
+        says="drafted and not verified",
+    ),
+    _slip(
+        "an EOS in the prompt ends the text",
+        "loop",
+        ("while len(tokens) < end:", "while len(tokens) < end and tokens[-1] not in eos:"),
+        says="EOS in the prompt",
+    ),
+    _slip(
+        "the budget is overstepped",
+        "loop",
+        ("len(tokens), end, draft_model", "len(tokens), end + gamma + 1, draft_model"),
+        ("target.new_cache(end), draft_model.new_cache(end)", "target.new_cache(400), draft_model.new_cache(400)"),
+        says="overstepped",
+    ),
+    _slip(
+        "a budget of 0 gives a token",
+        "loop",
+        ("while len(tokens) < end:", "while len(tokens) < max(end, len(prompt) + 1):"),
+        ("target.new_cache(end)", "target.new_cache(end + 1)"),
+        says="overstepped",
+    ),
+    _slip(
+        "the target's context is forgotten",
+        "loop",
+        ("if target.max_context is not None:", "if False:"),
+        says="exceed its context|smaller one of budget",
+    ),
+    _slip(
+        "the draft's context ends the text",
+        "loop",
+        (
+            "        end = min(end, target.max_context)\n",
+            "        end = min(end, target.max_context)\n"
+            "    if draft_model.max_context is not None:\n"
+            "        end = min(end, draft_model.max_context)\n",
+        ),
+        says="ends the drafting, not the text",
+    ),
+    _slip(
+        "the draft's context is not handed on",
+        "loop",
+        (", end, draft_model.max_context)", ", end)"),
+        says="draft model: .* exceed its context",
+    ),
+    _slip(
+        "p at temperature 0",
+        "loop",
+        ("q, rule, temperature)", "q, rule, 0.0)"),
+        says="same temperature|does not reach",
+    ),
+    _slip(
+        "the caller's prompt grows",
+        "loop",
+        (
+            "tokens, end = list(prompt), len(prompt) + max_new_tokens",
+            "tokens, start = prompt, len(prompt)\n    end = start + max_new_tokens",
+        ),
+        ("return tokens[len(prompt) :]", "return tokens[start:]"),
+        says="changed the caller's prompt",
+    ),
+    _slip(
+        "the pending token is taken in with the prompt",
+        "loop",
+        ("torch.tensor(tokens[:-1])", "torch.tensor(tokens)"),
+        ("target.new_cache(end)", "target.new_cache(end + 9)"),
+        says="held it already",
+    ),
+    _slip(
+        "a prompt of one token",
+        "loop",
+        ("    if len(tokens) > 1:\n        target", "    target"),
+        says="no tokens",
+    ),
+    _slip(
+        "the prompt comes back, too", "loop", ("return tokens[len(prompt) :]", "return tokens"), says="new tokens only"
+    ),
+    _slip(
+        "on_round is forgotten",
+        "loop",
+        ("        on_round(tokens, target_cache, draft_cache)\n", ""),
+        says="on_round was never called",
+    ),
+    _slip(
+        "on_round misses the last round",
+        "loop",
+        ("        on_round(tokens", "        if len(tokens) < end:\n            on_round(tokens"),
+        says="the last round counts",
+    ),
+    _slip(
+        "a new draft's cache in each round",
+        "loop",
+        ("        drafted, q =", "        draft_cache = draft_model.new_cache(end)\n        drafted, q ="),
+        ("        parts.roll_back(draft_cache, tokens)\n", "        draft_cache.truncate(0)\n"),
+        says="new in each round",
+    ),
+    _slip(
+        "rejected drafts are committed",
+        "loop",
+        ("parts.cut(emitted, eos)", "parts.cut([*drafted, emitted[-1]], eos)"),
+        says="rolled back|missing between|are rejected drafts committed",
+    ),
+    _slip(
+        "plain decoding in disguise",
+        "loop",
+        ("parts.how_many_drafts(gamma, len(tokens), end, draft_model.max_context)", "0"),
+        says="drafts are not used",
+    ),
+    _slip(
+        "one cache for both models",
+        "loop",
+        ("target.new_cache(end), draft_model.new_cache(end)", "[target.new_cache(400)] * 2"),
+        says="a cache of its own",
+    ),
+    # the bug
+    Wrong(
+        "a perfect drafter is no witness",
+        {"witness": "def witness():\n    return perfect, [1, 2], 12, 4\n"},
+        ("witness",),
+        "Which kind is missing",
+    ),
+    Wrong(
+        "gamma 1 is no witness",
+        {"witness": "def witness():\n    return lambda tokens, gamma: [0][:gamma], [1, 2, 3], 30, 1\n"},
+        ("witness",),
+        "Which kind is missing",
+    ),
+    Wrong(
+        "a drafter that breaks its promise",
+        {"witness": "def witness():\n    return lambda tokens, gamma: [0] * 9, [1, 2, 3], 30, 4\n"},
+        ("witness",),
+        "breaks propose's promise",
+    ),
+    Wrong("the engine as it was", {"repair": "repaired = handed_in\n"}, ("repair",), "missing between|cannot truncate"),
+    _slip(
+        "repaired for rejections only",
+        "repair",
+        (
+            "        cache.truncate(len(tokens) - 1)",
+            "        cache.truncate(cache.length - (len(drafted) - accepted) - 1)",
+        ),
+        says="missing between",
+    ),
+    _slip(
+        "repaired too little",
+        "repair",
+        (
+            "        cache.truncate(len(tokens) - 1)",
+            "        if accepted + 1 < len(drafted):\n            cache.truncate(len(tokens) - 1)",
+        ),
+        says="rejected draft is left|not rolled back",
+    ),
+    _slip(
+        "a fresh cache in each round",
+        "repair",
+        (
+            "        cache.truncate(len(tokens) - 1)",
+            "        cache = model.new_cache(end)\n"
+            "        if len(tokens) < end:\n"
+            "            model.forward(torch.tensor(tokens[:-1]), cache, slice(0))",
+        ),
+        says="no fresh cache",
+    ),
+    *(
+        _slip(
+            f"{most} drafts asked for",
+            "repair",
+            ("min(gamma, end - len(tokens) - 1)", most),
+            says="ask propose for",
+        )
+        for most in ("0", "min(1, end - len(tokens) - 1)")
+    ),
+    _slip(
+        "gamma shrinks with each short proposal",
+        "repair",
+        ("        best =", "        gamma = len(drafted)\n        best ="),
+        says="ask propose for",
+    ),
+    _slip(
+        "nobody is asked",
+        "repair",
+        ("list(propose(tokens, min(gamma, end - len(tokens) - 1)))", "[]"),
+        says="it was not asked",
+    ),
+    _slip(
+        "short proposals are thrown away",
+        "repair",
+        (
+            "        best =",
+            "        drafted = drafted if len(drafted) == gamma else []\n        best =",
+        ),
+        says="use every draft",
+    ),
+]
