@@ -22,11 +22,11 @@ ORIGINS = {
 
 @dataclass(frozen=True)
 class Proposal:
-    """Drafted tokens x_1..x_g, and for each the law q_i that it was *drawn from*, after every filter.
+    """Drafted tokens x_1..x_g, and for each the distribution q_i that it was *drawn from*, after every filter.
 
     tokens: up to gamma token ids; empty where the drafter has nothing to offer.
-    probs: `[g, vocab]`; None says that every law is one-hot, as for lookup or an argmax draft. A drafter that
-        takes the argmax but reports its softmax makes the output wrong: the law of an argmax is one-hot.
+    probs: `[g, vocab]`; None says that every distribution is one-hot, as for lookup or an argmax draft. A drafter that
+        takes the argmax but reports its softmax makes the output wrong: the distribution of an argmax is one-hot.
     parents: for trees, the index of each token's parent, -1 for the root; None is a chain.
     """
 
@@ -39,11 +39,11 @@ class Proposal:
             raise TypeError(f"probs is of type {type(self.probs).__name__}: give a tensor of shape [n_tokens, vocab]")
         if self.probs is not None and (self.probs.dim() != 2 or len(self.probs) != len(self.tokens)):
             raise ValueError(
-                f"a proposal of {len(self.tokens)} tokens needs one law a token, [{len(self.tokens)}, vocab], "
+                f"a proposal of {len(self.tokens)} tokens needs one distribution a token, [{len(self.tokens)}, vocab], "
                 f"not probs of shape {list(self.probs.shape)}"
             )
 
-    def law(self, i: int, like: Tensor) -> Tensor:
+    def distribution(self, i: int, like: Tensor) -> Tensor:
         """q_i over the target's vocabulary: shape, dtype and device of `like` `[vocab]`.
 
         A draft vocabulary smaller than the target's is q = 0 on the rest.
@@ -143,10 +143,11 @@ class Drafter:
         return copy.copy(self)
 
     def propose(self, tokens: Sequence[int], gamma: int, source: RandomSource) -> Proposal:
-        """Up to `gamma` tokens to follow `tokens` (prompt and output so far), with the laws they were drawn from.
+        """Up to `gamma` tokens to follow `tokens` (prompt and output so far), with the distributions they were drawn
+        from.
 
         Whatever is random is drawn from `source`. To propose fewer tokens, or none, is always allowed, as long
-        as that was decided before drawing: to drop a token *because of what was drawn* changes its law.
+        as that was decided before drawing: to drop a token *because of what was drawn* changes its distribution.
         """
         raise NotImplementedError
 

@@ -224,8 +224,8 @@ for p, r in races.items():
     print(f"{p.domain:10} {describe_difference(r, target, p.messages)}")
 
 # %% [markdown]
-# With sampling the *law* of the text is the same, not each single text: two honest dice do not show the same number
-# either. That this law is met exactly, by a rule of three lines, is the most surprising fact of the subject. Lesson 04
+# With sampling the *distribution* of the text is the same, not each single text: two honest dice do not show the same number
+# either. That this distribution is met exactly, by a rule of three lines, is the most surprising fact of the subject. Lesson 04
 # proves it, and then tries hard to break it.
 
 # %% [markdown]
@@ -233,14 +233,14 @@ for p, r in races.items():
 #
 # **1. All guesses of a round are wrong. How many tokens does the round yield?**
 #
-# <details><summary>None: everything is thrown away</summary>Not quite. The target has computed its own law for the first
+# <details><summary>None: everything is thrown away</summary>Not quite. The target has computed its own distribution for the first
 # place, so it writes its own token there. A round never comes back empty.</details>
 # <details><summary>One</summary>Yes: the correction. With useless guesses speculation is plain decoding, plus the cost of
 # guessing.</details>
 #
 # **2. Four guesses, all accepted. How many tokens does the round yield?**
 #
-# <details><summary>Four</summary>One more: the pass also gave the law behind the last guess, and a token from it is the
+# <details><summary>Four</summary>One more: the pass also gave the distribution behind the last guess, and a token from it is the
 # bonus.</details>
 # <details><summary>Five</summary>Yes: four accepted, and a bonus.</details>
 #

@@ -18,8 +18,8 @@
 # before you go on.
 
 # %%
-target_law = [0.6, 0.3, 0.1]  # p
-draft_law = [0.1, 0.3, 0.6]  # q
+target_distribution = [0.6, 0.3, 0.1]  # p
+draft_distribution = [0.1, 0.3, 0.6]  # q
 
 my_guess_kept = 0.3  # the share of drafts that is kept
 my_guess_token_2 = 0.25  # the share of token 2 in what comes out
@@ -28,14 +28,14 @@ my_guess_draws = 1000  # how many tokens you must look at to notice a program th
 # %% [markdown]
 # ## 1. The rule
 #
-# It has three lines. $p$ is the target's law, $q$ the draft's.
+# It has three lines. $p$ is the target's distribution, $q$ the draft's.
 #
 # 1. Draw $x$ from $q$.
 # 2. Keep it with probability $\min(1, p(x)/q(x))$: always where the target wants more of it than the draft gives, and
 #    now and then where the draft gives too much.
 # 3. If it was dropped, draw from what is missing, the *residual* $\max(0, p - q)$, scaled up to sum to one.
 #
-# Chance enters in two ways only: a coin that falls "yes" with a given probability, and a draw from a law. So the program
+# Chance enters in two ways only: a coin that falls "yes" with a given probability, and a draw from a distribution. So the program
 # asks a *source* of chance for both. Here is a plain one, a dice; soon there will be another.
 
 # %%
@@ -49,8 +49,8 @@ class Dice:
     def bernoulli(self, probability):
         return self.generator.random() < probability
 
-    def categorical(self, law):
-        return self.generator.choices(range(len(law)), law)[0]
+    def categorical(self, distribution):
+        return self.generator.choices(range(len(distribution)), distribution)[0]
 
 
 def residual(p, q):
@@ -66,11 +66,11 @@ def speculative_token(p, q, source):
 
 
 dice = Dice(seed=1)
-print(*(speculative_token(target_law, draft_law, dice) for _ in range(40)))
+print(*(speculative_token(target_distribution, draft_distribution, dice) for _ in range(40)))
 
 # %% [markdown]
 # Token 2 is rare already, though the draft proposes it all the time. The picture takes one step apart. On the left what
-# both laws have in common; in the middle what is drawn from after a rejection; on the right what comes out, in its two
+# both distributions have in common; in the middle what is drawn from after a rejection; on the right what comes out, in its two
 # parts. The diamonds mark $p$.
 
 # %%
@@ -78,10 +78,10 @@ from IPython.display import HTML
 
 from specdec_course.pictures.exactness import exactness_explorer, step_html
 
-HTML(step_html(target_law, draft_law))
+HTML(step_html(target_distribution, draft_distribution))
 
 # %% [markdown]
-# **Now move it.** The sliders are weights; each law is its three weights divided by their sum. Try to find a $p$ and a
+# **Now move it.** The sliders are weights; each distribution is its three weights divided by their sum. Try to find a $p$ and a
 # $q$ for which the bars on the right miss a diamond. Then look for these three:
 #
 # - a draft of which everything is kept,
@@ -120,12 +120,12 @@ exactness_explorer()
 #
 # $$\beta = 1 - \mathrm{TV}(p, q).$$
 #
-# A draft is kept exactly as often as the two laws agree. No exact rule that tests one draft can keep more: a kept $x$ is
+# A draft is kept exactly as often as the two distributions agree. No exact rule that tests one draft can keep more: a kept $x$ is
 # drafted *and* emitted, and it is drafted only in $q(x)$ and may be emitted only in $p(x)$ of all cases.
 
 # %%
-kept = sum(min(a, b) for a, b in zip(target_law, draft_law))
-tv = sum(abs(a - b) for a, b in zip(target_law, draft_law)) / 2
+kept = sum(min(a, b) for a, b in zip(target_distribution, draft_distribution))
+tv = sum(abs(a - b) for a, b in zip(target_distribution, draft_distribution)) / 2
 print(f"kept: sum min(p, q) = {kept:.2f};  1 - TV = {1 - tv:.2f};  your guess was {my_guess_kept:.2f}")
 
 # %% [markdown]
@@ -161,13 +161,13 @@ q = [Fraction(1, 10), Fraction(3, 10), Fraction(6, 10)]
 
 
 def emitted_by_hand(p, q):
-    law = [0, 0, 0]
+    distribution = [0, 0, 0]
     for x in range(3):  # each draft that may be drawn
         keep = min(1, p[x] / q[x])
-        law[x] += q[x] * keep
+        distribution[x] += q[x] * keep
         for y in range(3):  # each correction that may follow
-            law[y] += q[x] * (1 - keep) * residual(p, q)[y]
-    return law
+            distribution[y] += q[x] * (1 - keep) * residual(p, q)[y]
+    return distribution
 
 
 print(*emitted_by_hand(p, q), " equal to p:", emitted_by_hand(p, q) == p)
@@ -181,12 +181,15 @@ print(*emitted_by_hand(p, q), " equal to p:", emitted_by_hand(p, q) == p)
 # the others, and has the program run again for each of them.
 
 # %% tags=["nbval-check-output"]
-from specdec_ref.proof import enumerate_branches, enumerate_law
+from specdec_ref.proof import enumerate_branches, enumerate_distribution
 
 for branch in enumerate_branches(lambda source: speculative_token(p, q, source)):
     print(f"answers {branch.choices!s:11} probability {branch.probability!s:5} emits token {branch.outcome}")
 
-print("law:", {x: str(share) for x, share in enumerate_law(lambda source: speculative_token(p, q, source)).items()})
+print(
+    "distribution:",
+    {x: str(share) for x, share in enumerate_distribution(lambda source: speculative_token(p, q, source)).items()},
+)
 
 # %% [markdown]
 # A draft of 0 or 1 is kept for certain, so there is nothing to ask about. A draft of 2 is dropped five times of six, and
@@ -195,9 +198,11 @@ print("law:", {x: str(share) for x, share in enumerate_law(lambda source: specul
 # Now the real thing: the function that the package's engine calls, unchanged, under the same source.
 
 # %% tags=["nbval-check-output"]
-from specdec_ref.proof import emitted_law
+from specdec_ref.proof import emitted_distribution
 
-print("production rule:", *emitted_law("token", p, q), " equal to p:", emitted_law("token", p, q) == p)
+print(
+    "production rule:", *emitted_distribution("token", p, q), " equal to p:", emitted_distribution("token", p, q) == p
+)
 
 # %% [markdown]
 # ## 4. From one token to a text
@@ -210,7 +215,7 @@ print("production rule:", *emitted_law("token", p, q), " equal to p:", emitted_l
 # %% tags=["nbval-check-output"]
 from specdec_course.pictures.exactness import one_step
 
-step = one_step(target_law, draft_law)
+step = one_step(target_distribution, draft_distribution)
 print("kept drafts alone: ", *(f"{a / sum(step.accepted):.2f}" for a in step.accepted))
 print("corrections alone: ", *(f"{c:.2f}" for c in step.residual))
 print("both together:     ", *(f"{e:.2f}" for e in step.emitted))
@@ -218,26 +223,26 @@ print("both together:     ", *(f"{e:.2f}" for e in step.emitted))
 # %% [markdown]
 # So the argument has to go another way, by induction over the positions of a round.
 #
-# **Claim.** Run one round with $\gamma$ drafts, and then let the target go on alone. The text follows the target's law.
+# **Claim.** Run one round with $\gamma$ drafts, and then let the target go on alone. The text follows the target's distribution.
 #
 # - **$\gamma = 0$.** Nothing is drafted; the round is one token drawn from the target. True.
 # - **From $\gamma - 1$ to $\gamma$.** By section 2 the first token follows $p$. What comes behind it? If it was a
 #   *correction*, the round is over and the target goes on alone. If it was a *kept draft* $x$, what is left is a round
 #   with $\gamma - 1$ drafts behind $x$, and for that the claim holds already. Either way the rest follows the target's
-#   law **given the first token**, however that token came about. First token right, rest right given the first: the
+#   distribution **given the first token**, however that token came about. First token right, rest right given the first: the
 #   whole is right.
 #
 # **Over rounds.** "The target goes on alone" may be replaced by "another round, and then the target alone", as often as
 # you like: by the claim that changes nothing. Until the text is full. $\square$
 #
-# Note what was used: after any prefix the draft proposes from the law $q$ that it *reports*, and the target's $p$ belongs
+# Note what was used: after any prefix the draft proposes from the distribution $q$ that it *reports*, and the target's $p$ belongs
 # to that very prefix. A row off by one, a target's cache that was rolled back wrongly, a $q$ from before top-k: each of them breaks
-# the proof. Let us look at a round whose laws depend on all tokens so far.
+# the proof. Let us look at a round whose distributions depend on all tokens so far.
 
 # %% tags=["nbval-check-output"]
 from itertools import product
 
-from specdec_ref.proof import completed_law, fractions, round_law
+from specdec_ref.proof import completed_distribution, fractions, round_distribution
 
 P = fractions([[".6", ".3", ".1"], [".1", ".2", ".7"], [".25", ".5", ".25"]])
 Q = fractions([[".1", ".3", ".6"], [".5", ".4", ".1"]])
@@ -256,13 +261,13 @@ def target_alone(text):  # the chance of three tokens, one after the other
     return target_after(())[first] * target_after((first,))[second] * target_after((first, second))[third]
 
 
-outcomes = round_law("token", target_after, draft_after, gamma=2)
+outcomes = round_distribution("token", target_after, draft_after, gamma=2)
 for length in (1, 2, 3):
     share = sum(chance for (_, tokens), chance in outcomes.items() if len(tokens) == length)
     print(f"a round of {length} tokens: {share} of all rounds")
 
 alone = {text: target_alone(text) for text in product(range(3), repeat=3)}
-same = completed_law(outcomes, target_after, 3) == alone
+same = completed_distribution(outcomes, target_after, 3) == alone
 print(f"a round and then the target, against the target alone: all {len(alone)} texts equal: {same}")
 
 # %% [markdown]
@@ -274,7 +279,7 @@ from collections import Counter
 
 from specdec_ref import DraftModelDrafter, SpeculativeEngine
 from specdec_ref.models.scripted import ScriptedModel
-from specdec_ref.proof import autoregressive_law, difference
+from specdec_ref.proof import autoregressive_distribution, difference
 
 target = ScriptedModel(lambda tokens: [float(x) for x in target_after(tokens)], vocab_size=3)
 drafter = DraftModelDrafter(ScriptedModel(lambda tokens: [float(x) for x in draft_after(tokens)], vocab_size=3))
@@ -285,14 +290,14 @@ def text(source):
     return tuple(engine.generate([0], max_new_tokens=4, temperature=1.0, source=source).tokens)
 
 
-law, ways = Counter(), 0
+distribution, ways = Counter(), 0
 for branch in enumerate_branches(text):
-    law[branch.outcome] += branch.probability
+    distribution[branch.outcome] += branch.probability
     ways += 1
 
-expected = autoregressive_law(target.law, [0], 4)
-print(f"{ways:,} ways through the engine lead to {len(law)} texts of 4 tokens")
-print("largest difference to the target alone is below 1e-12:", difference(law, expected) < 1e-12)
+expected = autoregressive_distribution(target.distribution, [0], 4)
+print(f"{ways:,} ways through the engine lead to {len(distribution)} texts of 4 tokens")
+print("largest difference to the target alone is below 1e-12:", difference(distribution, expected) < 1e-12)
 
 # %% [markdown]
 # Here the numbers are floats, so the last digit may differ, and the limit is $10^{-12}$. The package's tests do this for
@@ -312,14 +317,14 @@ from specdec_course.pictures.plots import show
 def count(program, draws, seed=0):
     source, counts = Dice(seed), [0, 0, 0]
     for _ in range(draws):
-        counts[program(target_law, draft_law, source)] += 1
+        counts[program(target_distribution, draft_distribution, source)] += 1
     return counts
 
 
 counts = {n: count(speculative_token, n) for n in (30, 1_000, 100_000)}
 words = "; ".join(f"{n:,} draws: {', '.join(f'{c / n:.3f}' for c in counted)}" for n, counted in counts.items())
 print(words, f"  (your guess for token 2: {my_guess_token_2})")
-show(histogram_figure(target_law, counts), alt=f"Shares of the tokens, beside p = 0.6, 0.3, 0.1. {words}.")
+show(histogram_figure(target_distribution, counts), alt=f"Shares of the tokens, beside p = 0.6, 0.3, 0.1. {words}.")
 
 # %% [markdown]
 # It converges. It always does, to something. The question is whether you can tell $p$ from something else.
@@ -329,11 +334,11 @@ show(histogram_figure(target_law, counts), alt=f"Shares of the tokens, beside p 
 #
 # The article that this course checks (*Demystifying Speculative Decoding: Build 3x Faster LLM Inference Engines From
 # Scratch*) carries an engine that it calls complete and production-grade. It stops with an `AttributeError` at the first
-# rejection: the function that should give back the draft's law reads a field that nothing sets. Suppose somebody repairs
+# rejection: the function that should give back the draft's distribution reads a field that nothing sets. Suppose somebody repairs
 # that line and nothing else. Then the function gives back *zeros*. In our words: after a rejection the residual is
 # $\max(0, p - 0)$, which is $p$ itself.
 #
-# It looks harmless: "draw from the target, what could be wrong with that?" **What law do you expect?** Then run it, through
+# It looks harmless: "draw from the target, what could be wrong with that?" **What distribution do you expect?** Then run it, through
 # the two tools that you have by now.
 
 
@@ -345,11 +350,11 @@ def article_token(p, q, source):
     return source.categorical(p)
 
 
-article_law = list(enumerate_law(lambda source: article_token(p, q, source)).values())
+article_distribution = list(enumerate_distribution(lambda source: article_token(p, q, source)).values())
 beta = sum(map(min, p, q))
 by_formula = [min(a, b) + (1 - beta) * a for a, b in zip(p, q)]
-print("enumerated:", *article_law, " as decimals:", *map(float, article_law))
-print("min(p, q) + (1 - beta) p gives the same:", by_formula == article_law)
+print("enumerated:", *article_distribution, " as decimals:", *map(float, article_distribution))
+print("min(p, q) + (1 - beta) p gives the same:", by_formula == article_distribution)
 
 # %% [markdown]
 # Token 0 comes in 40% instead of 60% of all cases. The mass that a rejection has to put on token 0 is spread over all
@@ -361,7 +366,7 @@ from specdec_ref.proof import g_test
 
 for program in (speculative_token, article_token):
     counted = count(program, 4_000)
-    result = g_test(counted, target_law)
+    result = g_test(counted, target_distribution)
     verdict = "not p" if result.p_value < 1e-6 else "no objection"
     print(f"{program.__name__:18}", *(f"{c / 4000:.3f}" for c in counted), f" p-value {result.p_value:.2g}: {verdict}")
 
@@ -400,13 +405,13 @@ def sloppy_token(p, q, source):
     return program(p, q, source)
 
 
-sloppy_law = list(enumerate_law(lambda source: sloppy_token(p, q, source)).values())
-print("enumerated:", *sloppy_law, " as decimals:", *map(float, sloppy_law))
+sloppy_distribution = list(enumerate_distribution(lambda source: sloppy_token(p, q, source)).values())
+print("enumerated:", *sloppy_distribution, " as decimals:", *map(float, sloppy_distribution))
 
 # %% [markdown]
 # Enumeration is not impressed: 0.596 is not 0.6. It would see one in a billion as well. And the dice? Let us see how far
 # the shares are from $p$ (total variation, as in section 2) after more and more draws. The counts of $n$ draws from a
-# known law follow the *multinomial* law, and NumPy draws from that in one go. So we need not run a program ten million
+# known distribution follow the *multinomial* distribution, and NumPy draws from that in one go. So we need not run a program ten million
 # times, and can afford 200 runs of each size. Shown is the run in the middle, the median.
 
 # %%
@@ -415,21 +420,23 @@ import numpy as np
 from specdec_course.pictures.exactness import convergence_figure
 
 generator = np.random.default_rng(0)
-right, sloppy, article = (np.array([float(x) for x in law]) for law in (p, sloppy_law, article_law))
+right, sloppy, article = (
+    np.array([float(x) for x in distribution]) for distribution in (p, sloppy_distribution, article_distribution)
+)
 
 
-def runs(law, draws, repeats=200):
-    return generator.multinomial(draws, law, size=repeats)
+def runs(distribution, draws, repeats=200):
+    return generator.multinomial(draws, distribution, size=repeats)
 
 
-def median_distance(law, draws):
-    return np.median(np.abs(runs(law, draws) / draws - right).sum(1) / 2)
+def median_distance(distribution, draws):
+    return np.median(np.abs(runs(distribution, draws) / draws - right).sum(1) / 2)
 
 
 marks = [10**k for k in range(1, 8)]
 programs = {"the rule": right, "wrong in 2 of 100": sloppy, "the article's rule": article}
-lines = {name: [median_distance(law, n) for n in marks] for name, law in programs.items()}
-limits = {name: np.abs(law - right).sum() / 2 for name, law in programs.items()}
+lines = {name: [median_distance(distribution, n) for n in marks] for name, distribution in programs.items()}
+limits = {name: np.abs(distribution - right).sum() / 2 for name, distribution in programs.items()}
 ends = "; ".join(f"{name} ends at {line[-1]:.5f}, exact {limits[name]:.3f}" for name, line in lines.items())
 show(
     convergence_figure(marks, lines, limits),
@@ -473,11 +480,11 @@ print(f"wrong code passes it in {passes(runs(sloppy, 1_000, 2_000)).mean():.0%} 
 my_draws = 10_000
 
 
-def alarm_rate(law, draws, size, repeats=200):
-    return np.mean([g_test(counted, right).p_value < size for counted in runs(law, draws, repeats)])
+def alarm_rate(distribution, draws, size, repeats=200):
+    return np.mean([g_test(counted, right).p_value < size for counted in runs(distribution, draws, repeats)])
 
 
-found, blamed = (alarm_rate(law, my_draws, 0.01, repeats=1_000) for law in (sloppy, right))
+found, blamed = (alarm_rate(distribution, my_draws, 0.01, repeats=1_000) for distribution in (sloppy, right))
 print(f"{my_draws:,} draws, size 1%: alarm in {found:.1%} of the runs of the wrong program,")
 print(f"and in {blamed:.1%} of the runs of the correct one, where it should be about 1%")
 
@@ -507,7 +514,7 @@ for name, size in sizes.items():
 print(f"your guess was {my_guess_draws:,}")
 
 # %% [markdown]
-# Why so many? A fault in a share $s$ of the calls moves the law by an amount that goes
+# Why so many? A fault in a share $s$ of the calls moves the distribution by an amount that goes
 # as $s$; chance has to shrink below that, and it shrinks as $1/\sqrt{n}$. So the draws go as $1/s^2$.
 
 # %% tags=["nbval-check-output"]
@@ -532,7 +539,7 @@ for percent in (100, 50, 20, 10, 5, 2, 1):
 #
 # Plant bugs, and see whether they are found. The package keeps a list of edits of its own code, each a mistake that
 # somebody made somewhere. `kill` swaps one in, runs the suites, and names the first check that objects. A check called
-# *law* compares the law of whole texts, *acceptance* how much is kept, *generator* the source of chance.
+# *distribution* compares the distribution of whole texts, *acceptance* how much is kept, *generator* the source of chance.
 
 # %%
 from specdec_ref.proof import MUTANTS, kill, planted
@@ -554,13 +561,13 @@ for name in (
     print(f"{name:36}", f"found by: {found.check}" if found else "survives: a test is missing")
 
 # %% [markdown]
-# Look at the last one. A draft model that has forgotten a token proposes worse, yet it still reports the law that it drew
+# Look at the last one. A draft model that has forgotten a token proposes worse, yet it still reports the distribution that it drew
 # from, and the proof asks for no more. So **the text stays exact, and fewer drafts are kept**. No test of the output can
-# find that; a test of the *acceptance* can. Here is the text's law with that bug in the engine of section 4:
+# find that; a test of the *acceptance* can. Here is the text's distribution with that bug in the engine of section 4:
 
 # %% tags=["nbval-check-output"]
 with planted(by_name["draft cache without the last token"]):
-    print("text still exact:", difference(enumerate_law(text), expected) < 1e-12)
+    print("text still exact:", difference(enumerate_distribution(text), expected) < 1e-12)
 
 # %% [markdown]
 # ## 9. The rules side by side
@@ -570,7 +577,7 @@ with planted(by_name["draft cache without the last token"]):
 # - **token**: the rule of section 1.
 # - **match**: draw from $p$ as if there were no draft, and keep the draft if it happens to be the same token. What comes out
 #   is the target's own draw, so it is exact without any proof. It does not even need $q$.
-# - **onehot**: for a draft that no chance went into (lookup, or a model's likeliest token). Its law is 1 for that token; the
+# - **onehot**: for a draft that no chance went into (lookup, or a model's likeliest token). Its distribution is 1 for that token; the
 #   rule of section 1 shrinks to: keep with $p(x)$, else draw from $p$ without $x$.
 # - **block**: judges all drafts of a round together. See below.
 #
@@ -582,11 +589,13 @@ certain = fractions([1, 0, 0, 0])  # the draft's likeliest token, always
 
 
 def kept_share(rule, p, q):
-    return sum(chance for (accepted, _), chance in round_law(rule, lambda _: p, lambda _: q).items() if accepted)
+    return sum(
+        chance for (accepted, _), chance in round_distribution(rule, lambda _: p, lambda _: q).items() if accepted
+    )
 
 
 for rule, q_used in (("token", q4), ("block", q4), ("match", q4), ("onehot", certain)):
-    exact = emitted_law(rule, p4, q_used) == p4
+    exact = emitted_distribution(rule, p4, q_used) == p4
     print(f"{rule:7} keeps {float(kept_share(rule, p4, q_used)):.2f} of first drafts; emits p exactly: {exact}")
 
 # %% [markdown]
@@ -606,7 +615,9 @@ def greedy_draft_softmax_q(p, q, source):
 
 
 p2, q2 = fractions([".6", ".4"]), fractions([".8", ".2"])
-print("target:", *p2, " emitted:", *enumerate_law(lambda source: greedy_draft_softmax_q(p2, q2, source)).values())
+print(
+    "target:", *p2, " emitted:", *enumerate_distribution(lambda source: greedy_draft_softmax_q(p2, q2, source)).values()
+)
 
 # %% [markdown]
 # ### Block verification
@@ -619,14 +630,14 @@ print("target:", *p2, " emitted:", *enumerate_law(lambda source: greedy_draft_so
 # %% tags=["nbval-check-output"]
 p3, q3 = fractions(["1/3", "2/3"]), fractions(["2/3", "1/3"])
 for rule in ("token", "block"):
-    outcomes = round_law(rule, lambda _: p3, lambda _: q3, gamma=2)
-    whole = completed_law(outcomes, lambda _: p3, 3)
+    outcomes = round_distribution(rule, lambda _: p3, lambda _: q3, gamma=2)
+    whole = completed_distribution(outcomes, lambda _: p3, 3)
     exact = all(chance == p3[a] * p3[b] * p3[c] for (a, b, c), chance in whole.items())
     drafts_kept = sum(accepted * chance for (accepted, _), chance in outcomes.items())
     print(f"{rule}: {drafts_kept} drafts kept in a round, on average; the text is exact: {exact}")
 
 # %% [markdown]
-# The paper proves that block verification never keeps fewer. Do not take its word for it: try 500 random pairs of laws, and
+# The paper proves that block verification never keeps fewer. Do not take its word for it: try 500 random pairs of distributions, and
 # the pair of above at several $\gamma$. Both numbers are exact expectations, no sampling.
 
 # %%
@@ -645,7 +656,7 @@ gains = [b - t for t, b in (token_and_block(p, q, gamma=4) for p, q in pairs)]
 print(f"500 random pairs, gamma 4: block keeps fewer in {sum(gain < -1e-12 for gain in gains)} of them,")
 print(f"{np.mean(gains):.2f} drafts more on average, {max(gains):.2f} at most")
 
-p_pair, q_pair = (torch.tensor([float(x) for x in law], dtype=torch.float64) for law in (p4, q4))
+p_pair, q_pair = (torch.tensor([float(x) for x in distribution], dtype=torch.float64) for distribution in (p4, q4))
 for gamma in (1, 2, 4, 8):
     by_token, by_block = token_and_block(p_pair, q_pair, gamma)
     print(
@@ -672,7 +683,7 @@ from specdec_ref.verify import verify_lossy_leniency
 
 for leniency in ("1", "0.9", "0.7", "0.5", "0.2"):
     rule = partial(verify_lossy_leniency, leniency=Fraction(leniency))
-    off = total_variation(dict(enumerate(emitted_law(rule, p, q))), dict(enumerate(p)))
+    off = total_variation(dict(enumerate(emitted_distribution(rule, p, q))), dict(enumerate(p)))
     print(f"leniency {leniency:3}  keeps {float(kept_share(rule, p, q)):.3f}  TV of a token {float(off):.3f}")
 
 # %% [markdown]
@@ -699,7 +710,7 @@ for rule in ("token", "lossy-leniency", "lossy-typical"):
 #
 # All of this holds for real numbers. A computer rounds, and a pass over nine tokens adds its numbers in another order than
 # nine passes over one. So the rule is exact for the $p$ *that it is given*, and that $p$ differs a little from the one that
-# plain decoding would have seen. The article promises the target's law "down to machine precision". That of bfloat16
+# plain decoding would have seen. The article promises the target's distribution "down to machine precision". That of bfloat16
 # is 8 significant bits.
 #
 # Greedy decoding shows it best: where the two best tokens are all but equally likely, the rounding may turn them. Three
@@ -760,18 +771,18 @@ for place in gaps.argsort()[:6].tolist():
     print(f"  token {place:2}: {' or '.join(words):24} gap {gaps[place]:.3f}")
 
 # %% [markdown]
-# And with sampling? There no token "flips", but the law itself moves. By how much, as TV between the laws that passes of
+# And with sampling? There no token "flips", but the distribution itself moves. By how much, as TV between the distributions that passes of
 # several widths give for the same place:
 
 # %%
 for dtype, rows in by_width.items():
-    laws = torch.softmax(rows, -1)
-    tv = (laws - laws[0]).abs().sum(-1).max().item() / 2
-    print(f"{dtype:9} the law of a token moves by a TV of up to {tv:.1e} between passes of different widths")
+    distributions = torch.softmax(rows, -1)
+    tv = (distributions - distributions[0]).abs().sum(-1).max().item() / 2
+    print(f"{dtype:9} the distribution of a token moves by a TV of up to {tv:.1e} between passes of different widths")
 
 # %% [markdown]
 # That is the honest claim: **the rule adds nothing to what the arithmetic does anyway**. Changing the batch size, the
-# kernel or the GPU moves a law in the same way. In float64 greedy texts are the same, token for token, and the package's
+# kernel or the GPU moves a distribution in the same way. In float64 greedy texts are the same, token for token, and the package's
 # tests require it.
 #
 # Must the width matter? It does because fast kernels choose the order of their sums by it. A kernel that treats each row of
@@ -802,7 +813,7 @@ print(f"{sum(a == b for a, b in pairs)} of {len(pairs)} texts of up to 40 tokens
 # %%
 for what, guess, found in (
     ("drafts kept", my_guess_kept, kept),
-    ("token 2 in the output", my_guess_token_2, float(emitted_law("token", p, q)[2])),
+    ("token 2 in the output", my_guess_token_2, float(emitted_distribution("token", p, q)[2])),
     ("draws for a fault of 2%, size 1%", my_guess_draws, draws_needed(sloppy, right, 0.01)),
 ):
     print(f"{what:34} your guess {guess:<8,} found {found:,}")
@@ -814,7 +825,7 @@ for what, guess, found in (
 #
 # <details><summary>Mostly that token</summary>You may be thinking of an average of the two models. It is kept with
 # probability min(1, 0/q) = 0: never.</details>
-# <details><summary>The target's law, one token a round</summary>Yes. Everything is rejected, the residual is p itself as q
+# <details><summary>The target's distribution, one token a round</summary>Yes. Everything is rejected, the residual is p itself as q
 # covers none of it, and each round yields its correction only. Exact, and slow.</details>
 # <details><summary>Nothing, the engine hangs</summary>No: a rejection is always followed by a correction, and the residual
 # has mass whenever something can be rejected.</details>
@@ -840,14 +851,14 @@ for what, guess, found in (
 #
 # <details><summary>No, fewer drafts are only slower</summary>It would be so if the decision were made <i>before</i> the draw.
 # Made after it, unlikely tokens are dropped and likely ones stay: those that stay no longer follow the reported q.</details>
-# <details><summary>Yes, the law changes</summary>Right: the proof needs a draft that was drawn from the q that it reports.
+# <details><summary>Yes, the distribution changes</summary>Right: the proof needs a draft that was drawn from the q that it reports.
 # Decide before drawing, or propose the token and stop behind it.</details>
 
 # %% [markdown]
 # ## In production
 #
 # - **vLLM** has a `RejectionSampler` (`vllm/v1/sample/rejection_sampler.py`). Its words: *accepted* tokens, *recovered* tokens
-#   (our corrections) and *bonus* tokens. For n-gram drafts it gets `draft_probs=None`, our one-hot law. In newer versions
+#   (our corrections) and *bonus* tokens. For n-gram drafts it gets `draft_probs=None`, our one-hot distribution. In newer versions
 #   `speculative_config` takes `rejection_sample_method`, `"standard"` or `"block"` (block verification; there is also
 #   `"synthetic"`, which accepts at given rates and is for benchmarks), and `draft_sample_method`, `"greedy"` or
 #   `"probabilistic"`. Its documentation, too, keeps exactness
@@ -879,7 +890,7 @@ print(f"transformers {transformers.__version__}, _speculative_sampling: the test
 #
 # - Keep with min(1, p/q), else draw from max(0, p - q). The chance to reject is the residual's own normaliser: that is the
 #   whole proof.
-# - What is kept on average is 1 - TV(p, q). The draft may be anything, as long as the law that it *reports* is true.
+# - What is kept on average is 1 - TV(p, q). The draft may be anything, as long as the distribution that it *reports* is true.
 # - For a text: the rest is right given the first token, however that came about. Induction does the rest.
 # - Enumerate what you can, sample what you must, replay the numbers you fear; and state the power of a test. A fault of 2%
 #   takes several hundred thousand draws.
@@ -887,9 +898,9 @@ print(f"transformers {transformers.__version__}, _speculative_sampling: the test
 #
 # **Problem set.** [ps04-rejection-sampling](../exercises/ps04-rejection-sampling/ps04-rejection-sampling.ipynb), with a check below each part.
 #
-# **Exercises.** (1) Write a rule that takes the *likelier of two* sampled drafts, and find its law by enumeration for
+# **Exercises.** (1) Write a rule that takes the *likelier of two* sampled drafts, and find its distribution by enumeration for
 # p = q = (.6, .4). (2) Point the test of section 7 at `transformers.generation.utils._speculative_sampling`: feed it
-# log-probabilities of `target_law` and `draft_law`, and choose the number of draws by the fault that you want to find.
+# log-probabilities of `target_distribution` and `draft_distribution`, and choose the number of draws by the fault that you want to find.
 # (3) Choose a mutant from `MUTANTS`, read its `diff()`, and predict which check finds it.
 #
 # **Sources.** Leviathan, Kalman, Matias 2023 (arXiv 2211.17192), proof in appendix A.1, leniency in A.5; Chen et al. 2023

@@ -30,7 +30,7 @@ my_guess_text_changes = True
 #
 # > **Between rounds, the cache holds every committed token but the pending one.**
 #
-# So a pass is always fed the pending token first, and what it returns is the law of the token *behind* it. A prompt is
+# So a pass is always fed the pending token first, and what it returns is the distribution of the token *behind* it. A prompt is
 # no special case: take in all of it but its last token, which is pending.
 #
 # In this lesson the model computes in float32. A difference between two texts shall mean a *bug*, not a rounding error;
@@ -347,7 +347,7 @@ HTML(diverging_html({"cut at the first stop": one_sentence, "bug 5": passed_over
 # %% [markdown]
 # It depends on where in a round the stop falls: at the end of a block all is well. So one text proves nothing; the test
 # is to declare *each* token of an output the EOS in turn. For that a toy is better than a language model: a
-# **scripted model**, whose law you write yourself. This one counts, $5, 6, 7, \ldots$, and its drafter knows.
+# **scripted model**, whose distribution you write yourself. This one counts, $5, 6, 7, \ldots$, and its drafter knows.
 
 # %%
 from specdec_ref.models.scripted import ScriptedModel
@@ -468,14 +468,14 @@ show(
 #
 # ### Bug 8: the correction comes from p
 #
-# Above temperature 0 the target has a law $p$ for each place, and the draft was drawn from a law $q$. Comparing tokens is
+# Above temperature 0 the target has a distribution $p$ for each place, and the draft was drawn from a distribution $q$. Comparing tokens is
 # not enough; lesson 04 proves what is: keep a draft $x$ with probability $\min(1, p(x)/q(x))$, and after a rejection draw
 # from the **residual** $\max(0, p - q)$. Only `accept` changes, the rest of the loop stays as it is.
 
 
 # %%
 def verify_tokenwise(drafted, q, p, source):
-    """(accepted, next token). q: a law for each draft; p: the target's laws, one more. `source` makes all choices."""
+    """(accepted, next token). q: a distribution for each draft; p: the target's distributions, one more. `source` makes all choices."""
     for i, x in enumerate(drafted):
         if not source.bernoulli(min(1.0, float(p[i][x] / q[i][x]))):
             return i, source.categorical((p[i] - q[i]).clamp(min=0))
@@ -490,11 +490,11 @@ def without_the_residual(drafted, q, p, source):
 
 
 # %% [markdown]
-# Three tokens are enough to see it, and no dice are needed: `enumerate_law` runs a program once for *every* way its random
-# choices can fall and adds up the probabilities. What comes out is the law itself.
+# Three tokens are enough to see it, and no dice are needed: `enumerate_distribution` runs a program once for *every* way its random
+# choices can fall and adds up the probabilities. What comes out is the distribution itself.
 
 # %%
-from specdec_ref.proof import enumerate_law
+from specdec_ref.proof import enumerate_distribution
 
 p = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
 q = torch.tensor([0.1, 0.3, 0.6], dtype=torch.float64)
@@ -506,13 +506,13 @@ def first_token(verify):
         accepted, token = verify([x], [q], [p, p], source)
         return x if accepted else token
 
-    return [enumerate_law(program).get(x, 0.0) for x in range(3)]
+    return [enumerate_distribution(program).get(x, 0.0) for x in range(3)]
 
 
 for name, rule in (("with the residual", verify_tokenwise), ("bug 8: without it", without_the_residual)):
-    law = first_token(rule)
-    verdict = "that is p" if torch.allclose(torch.tensor(law), p.float()) else "that is not p"
-    print(f"{name:18} {[round(x, 3) for x in law]}: {verdict}, which is {p.tolist()}")
+    distribution = first_token(rule)
+    verdict = "that is p" if torch.allclose(torch.tensor(distribution), p.float()) else "that is not p"
+    print(f"{name:18} {[round(x, 3) for x in distribution]}: {verdict}, which is {p.tolist()}")
 
 # %% [markdown]
 # **Why?** The draft has had its say already: tokens that it likes too much come up too often, and the residual makes up
@@ -558,7 +558,7 @@ from specdec_ref.verify import Verdict
 
 
 def my_rule(proposal, p, source):
-    q = [proposal.law(i, like=p[i]) for i in range(len(proposal.tokens))]
+    q = [proposal.distribution(i, like=p[i]) for i in range(len(proposal.tokens))]
     accepted, token = verify_tokenwise(proposal.tokens, q, p, source)
     return Verdict(accepted, token, "bonus" if accepted == len(proposal.tokens) else "corrected")
 
@@ -688,7 +688,7 @@ print("the same, with eos=(7,):     ", generate(counter, knows, [4], 12, eos=(7,
 # the choice of a test model decides what a test can see.
 #
 # **The residual.** The helper that should return $q$ returns zeros. Then $\max(0, p - 0) = p$: it is bug 8,
-# and its law is the one you computed in section 9.
+# and its distribution is the one you computed in section 9.
 #
 # **The edges of its arithmetic:** accept if `u <= p/q`; temperature clamped to $10^{-5}$ in place of greedy; and an `if`
 # over a batch.
@@ -750,7 +750,7 @@ HTML(claims_html(*range(20, 28)))
 #
 # <details><summary>Nothing: greedy is the hardest case</summary>It is the easiest one for the rule: with one-hot p and q the
 # residual after a rejection is p itself, so an engine that forgets the residual passes.</details>
-# <details><summary>The law of sampled text</summary>Yes. That is bug 8: with one-hot laws max(0, p - q) and p give the
+# <details><summary>The distribution of sampled text</summary>Yes. That is bug 8: with one-hot distributions max(0, p - q) and p give the
 # same token. Sampling needs a test of its own, and the best one is enumeration.</details>
 
 # %% [markdown]
@@ -777,7 +777,7 @@ HTML(claims_html(*range(20, 28)))
 # - Budget and EOS can fall inside a block: limit the drafts to room minus one, and cut at the first end.
 # - A fault on the target's side makes the text wrong; one on the draft's side only makes it slow, and nobody notices. Let
 #   the target draft for itself: everything must be accepted.
-# - Compare caches with a fresh prefill, laws by enumeration, ends at every place of a block. A friendly text proves little.
+# - Compare caches with a fresh prefill, distributions by enumeration, ends at every place of a block. A friendly text proves little.
 #
 # **Problem set.** [ps05-engine](../exercises/ps05-engine/ps05-engine.ipynb), with a check below each part.
 #

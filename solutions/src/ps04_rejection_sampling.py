@@ -26,7 +26,7 @@ import numpy as np
 
 from specdec_course.checks import rejection as checks
 from specdec_course.pictures.plots import new_figure, show
-from specdec_ref.proof import draws_needed, enumerate_law, g_test, power
+from specdec_ref.proof import draws_needed, enumerate_distribution, g_test, power
 
 
 class Dice:
@@ -39,9 +39,9 @@ class Dice:
         """True with this probability: u < probability, for a u that is uniform in [0, 1)."""
         return self.generator.random() < probability
 
-    def categorical(self, law):
-        """A token, drawn from this law."""
-        return self.generator.choices(range(len(law)), [float(x) for x in law])[0]
+    def categorical(self, distribution):
+        """A token, drawn from this distribution."""
+        return self.generator.choices(range(len(distribution)), [float(x) for x in distribution])[0]
 
 
 def try_out(call, *arguments):
@@ -53,18 +53,18 @@ def try_out(call, *arguments):
 
 
 # %% [markdown]
-# **What goes through this notebook.** Tokens are the whole numbers 0, 1, 2, ... A *law* is a list with one probability
-# for each token: with `p = [0.6, 0.3, 0.1]` token 0 comes in 60% of all cases. `p` is the target's law, `q` the
-# draft's. You may return a law as a list, a tuple, a NumPy array or a torch tensor; what you are given is a list.
-# Leave the lists that you are given as they are.
+# **What goes through this notebook.** Tokens are the whole numbers 0, 1, 2, ... A *distribution* is a list with one
+# probability for each token: with `p = [0.6, 0.3, 0.1]` token 0 comes in 60% of all cases. `p` is the target's
+# distribution, `q` the draft's. You may return a distribution as a list, a tuple, a NumPy array or a torch tensor;
+# what you are given is a list. Leave the lists that you are given as they are.
 #
 # **How your code is checked.** Where it needs chance, it gets a `source` with the two methods above. Ask nothing else
 # for chance. The checks put another source in its place, one that visits every answer with its probability (section 3
-# of the lesson). So they know the law of your result exactly, and luck plays no part. You can do the same with
-# `enumerate_law`. Here is a program that throws a coin, and then draws from a law:
+# of the lesson). So they know the distribution of your result exactly, and luck plays no part. You can do the same with
+# `enumerate_distribution`. Here is a program that throws a coin, and then draws from a distribution:
 
 # %%
-print(enumerate_law(lambda source: (source.bernoulli(0.25), source.categorical([0.5, 0.5]))))
+print(enumerate_distribution(lambda source: (source.bernoulli(0.25), source.categorical([0.5, 0.5]))))
 
 # %% [markdown]
 # ## 1. One token: keep it, or make up for it
@@ -106,9 +106,10 @@ checks.accept(accept, points=1)
 
 # %% solve="residual"
 def residual(p, q):
-    """The law that the token is drawn from after a rejection: max(0, p - q), scaled to sum to one; p where p = q.
+    """The distribution that the token is drawn from after a rejection: max(0, p - q), scaled to sum to one; p where p
+    = q.
 
-    p, q: laws over the same tokens, any number of them. Some entries may be 0. Returns a new law.
+    p, q: distributions over the same tokens, any number of them. Some entries may be 0. Returns a new distribution.
     """
     ### BEGIN SOLUTION
     missing = [max(0.0, a - b) for a, b in zip(p, q)]
@@ -138,29 +139,29 @@ print("1 - sum of min(p, q):", 1 - sum(map(min, p, q)))
 #
 # ★★ · *20 minutes · 4 points*
 #
-# A round has $\gamma$ drafts. The target looks at all of them in one pass, and gives a law for each place: what it
-# would have said after the context, after the first draft, after the second, and so on. That is **one row more** than
-# there are drafts. For $\gamma = 3$:
+# A round has $\gamma$ drafts. The target looks at all of them in one pass, and gives a distribution for each place:
+# what it would have said after the context, after the first draft, after the second, and so on. That is **one row
+# more** than there are drafts. For $\gamma = 3$:
 #
 # | place | 0 | 1 | 2 | 3 |
 # |---|---|---|---|---|
 # | the draft | `drafts[0]` | `drafts[1]` | `drafts[2]` | |
-# | the law that it was drawn from | `q[0]` | `q[1]` | `q[2]` | |
-# | the target's law at this place | `p[0]` | `p[1]` | `p[2]` | `p[3]` |
+# | the distribution that it was drawn from | `q[0]` | `q[1]` | `q[2]` | |
+# | the target's distribution at this place | `p[0]` | `p[1]` | `p[2]` | `p[3]` |
 #
 # The round goes from left to right.
 #
 # 1. Keep the draft at place $i$ with probability $\min(1, p_i(x)/q_i(x))$.
 # 2. At the first draft that is dropped, draw a *correction* from the residual of that place. The round is over.
-# 3. If no draft was dropped, draw a *bonus* from the target's law behind the last draft.
+# 3. If no draft was dropped, draw a *bonus* from the target's distribution behind the last draft.
 #
 # So each round ends with a token of the target's own. Three examples for drafts 5, 7, 2: if all are kept, the result
 # is `[5, 7, 2, bonus]`. If the second is dropped, it is `[5, correction]`, and the third draft does not matter any
 # more. Without any draft, $\gamma = 0$, it is `[bonus]`.
 #
-# Use `source.bernoulli(probability)` for each decision, and `source.categorical(law)` for each draw. `source` has these
-# two methods and no other, as `Dice` above: there is no $u$ to ask for, so you do not call `accept` here. Inside,
-# `bernoulli` draws a $u$ and compares it as `accept` does; a probability above 1 counts as 1.
+# Use `source.bernoulli(probability)` for each decision, and `source.categorical(distribution)` for each draw.
+# `source` has these two methods and no other, as `Dice` above: there is no $u$ to ask for, so you do not call
+# `accept` here. Inside, `bernoulli` draws a $u$ and compares it as `accept` does; a probability above 1 counts as 1.
 #
 # As in part 1, leave what you are given as it is: `drafts` and the rows are needed again.
 
@@ -169,9 +170,9 @@ print("1 - sum of min(p, q):", 1 - sum(map(min, p, q)))
 def verify(drafts, q, p, source):
     """The tokens that a round emits: the kept drafts, and one more token.
 
-    drafts: list of gamma tokens; gamma may be 0. q: gamma laws, drafts[i] was drawn from q[i].
-    p: gamma + 1 laws, the target's at each place. source: has bernoulli(probability) and categorical(law).
-    Returns a list of 1 to gamma + 1 tokens.
+    drafts: list of gamma tokens; gamma may be 0. q: gamma distributions, drafts[i] was drawn from q[i].
+    p: gamma + 1 distributions, the target's at each place. source: has bernoulli(probability) and
+    categorical(distribution). Returns a list of 1 to gamma + 1 tokens.
     """
     ### BEGIN SOLUTION
     for i, x in enumerate(drafts):
@@ -193,18 +194,19 @@ checks.verify(verify, points=4)
 # </details></details></details>
 #
 # Given: how such a round is used. `plain_draft` lets a draft model propose; `one_round` asks the target for its rows,
-# and then your `verify`. Models are functions here: a list of tokens goes in, the law of the next token comes out.
+# and then your `verify`. Models are functions here: a list of tokens goes in, the distribution of the next token
+# comes out.
 
 
 # %% locked="one_round"
 def plain_draft(draft, prefix, gamma, source):
-    """gamma drafts behind `prefix`, and the laws that they were drawn from."""
-    drafts, laws = [], []
+    """gamma drafts behind `prefix`, and the distributions that they were drawn from."""
+    drafts, distributions = [], []
     for _ in range(gamma):
         q = draft(prefix + drafts)
         drafts.append(source.categorical(q))
-        laws.append(q)
-    return drafts, laws
+        distributions.append(q)
+    return drafts, distributions
 
 
 def one_round(target, draft, prefix, gamma, source, drafter=plain_draft):
@@ -214,16 +216,18 @@ def one_round(target, draft, prefix, gamma, source, drafter=plain_draft):
     return verify(drafts, q, p, source)
 
 
-def first_token_law(p, q, drafter=plain_draft):
-    """The exact law of the first token of a round with one draft, where the models always say p and q."""
-    law = enumerate_law(lambda source: int(one_round(lambda _: p, lambda _: q, [], 1, source, drafter)[0]))
-    return {token: round(float(law.get(token, 0)), 9) for token in sorted({*range(len(p)), *law})}
+def first_token_distribution(p, q, drafter=plain_draft):
+    """The exact distribution of the first token of a round with one draft, where the models always say p and q."""
+    distribution = enumerate_distribution(
+        lambda source: int(one_round(lambda _: p, lambda _: q, [], 1, source, drafter)[0])
+    )
+    return {token: round(float(distribution.get(token, 0)), 9) for token in sorted({*range(len(p)), *distribution})}
 
 
 # %%
 p, q = [0.6, 0.3, 0.1], [0.1, 0.3, 0.6]
 print("target:                 ", dict(enumerate(p)))
-print("first token of a round: ", try_out(first_token_law, p, q))
+print("first token of a round: ", try_out(first_token_distribution, p, q))
 dice = Dice(seed=1)
 print("five rounds of 3 drafts:", try_out(lambda: [one_round(lambda _: p, lambda _: q, [], 3, dice) for _ in range(5)]))
 
@@ -236,7 +240,7 @@ print("five rounds of 3 drafts:", try_out(lambda: [one_round(lambda _: p, lambda
 # down from the likeliest, adds up, and stops as soon as the sum is 0.9 **or more**. The token that crosses the
 # threshold stays. Then what is left is scaled to sum to one.
 #
-# | law | mass | sums | left |
+# | distribution | mass | sums | left |
 # |---|---|---|---|
 # | `[0.5, 0.35, 0.1, 0.05]` | 0.9 | 0.5, 0.85, **0.95** | tokens 0, 1, 2 |
 # | `[0.125, 0.25, 0.625]` | 0.75 | 0.625, **0.875** | tokens 2, 1 |
@@ -246,20 +250,22 @@ print("five rounds of 3 drafts:", try_out(lambda: [one_round(lambda _: p, lambda
 
 
 # %% solve="top_p"
-def top_p(law, mass):
-    """The law after top-p: the fewest of the likeliest tokens that hold `mass` or more, scaled to sum to one.
+def top_p(distribution, mass):
+    """The distribution after top-p: the fewest of the likeliest tokens that hold `mass` or more, scaled to sum to one.
 
-    law: one probability for each token. mass: above 0 and up to 1. Of equally likely tokens the lowest stay.
-    Returns a new law of the same length, with 0 for each token that was left out.
+    distribution: one probability for each token. mass: above 0 and up to 1. Of equally likely tokens the lowest stay.
+    Returns a new distribution of the same length, with 0 for each token that was left out.
     """
     ### BEGIN SOLUTION
     kept, total = [], 0.0
-    for x in sorted(range(len(law)), key=lambda x: -law[x]):  # sorted() leaves equal ones in their order
+    for x in sorted(
+        range(len(distribution)), key=lambda x: -distribution[x]
+    ):  # sorted() leaves equal ones in their order
         if total >= mass:
             break
         kept.append(x)
-        total += law[x]
-    return [law[x] / total if x in kept else 0.0 for x in range(len(law))]
+        total += distribution[x]
+    return [distribution[x] / total if x in kept else 0.0 for x in range(len(distribution))]
     ### END SOLUTION
 
 
@@ -269,22 +275,22 @@ checks.top_p(top_p, points=2)
 # %% [markdown]
 # <details><summary>Hint 1</summary>Sort the token numbers by probability, not the probabilities: you have to know
 # where each one belongs. For a token ask what the sum was <i>before</i> it: below the mass it stays.
-# <details><summary>Hint 2</summary><code>sorted(range(len(law)), key=lambda x: -law[x])</code> gives the tokens from
-# the likeliest down, with the lower number first where two are equally likely. (torch.sort does that with stable=True
-# only.)
+# <details><summary>Hint 2</summary><code>sorted(range(len(distribution)), key=lambda x: -distribution[x])</code>
+# gives the tokens from the likeliest down, with the lower number first where two are equally likely. (torch.sort does
+# that with stable=True only.)
 # </details></details>
 #
 # Now speculation with top-p. The user asked for a target **with** top-p: what comes out has to follow the filtered
 # $p$. The draft is filtered too, with the same mass, since its unlikely tokens would be dropped anyway. Write both
-# sides of one token: `propose` draws a draft and reports its law, `judge` keeps the draft or makes up for it. The
-# proof of the lesson holds for the law that the draft was **really** drawn from. Which one is that?
+# sides of one token: `propose` draws a draft and reports its distribution, `judge` keeps the draft or makes up for
+# it. The proof of the lesson holds for the distribution that the draft was **really** drawn from. Which one is that?
 
 
 # %% solve="both_sides"
 def propose(q, mass, source):
     """The draft's side: a token drawn from q after top-p.
 
-    Returns the pair (x, reported): the token, and the law that it was drawn from.
+    Returns the pair (x, reported): the token, and the distribution that it was drawn from.
     """
     ### BEGIN SOLUTION
     reported = top_p(q, mass)
@@ -295,9 +301,10 @@ def propose(q, mass, source):
 def judge(p, x, reported, mass, source):
     """The target's side: keeps the draft x or makes up for it, by the rule of part 1. Returns the token that comes out.
 
-    Its law, over all drafts, is that of p after top-p.
+    Its distribution, over all drafts, is that of p after top-p.
 
-    p: the target's law before any filter. x: the draft. reported: the law that it was drawn from. mass: of top-p.
+    p: the target's distribution before any filter. x: the draft. reported: the distribution that it was drawn from.
+        mass: of top-p.
     """
     ### BEGIN SOLUTION
     p = top_p(p, mass)
@@ -311,8 +318,8 @@ def judge(p, x, reported, mass, source):
 checks.both_sides(propose, judge, points=2)
 
 # %% [markdown]
-# <details><summary>Hint 1</summary>Each side filters its own law, once. Everything behind that happens with the
-# filtered laws: drawing, the ratio, the residual.
+# <details><summary>Hint 1</summary>Each side filters its own distribution, once. Everything behind that happens with
+# the filtered distributions: drawing, the ratio, the residual.
 # <details><summary>Hint 2</summary><code>reported</code> is the output of your <code>top_p</code>, and
 # <code>judge</code> uses it as it comes. A draft that top-p has taken out of p has probability 0 there: never kept.
 # </details></details>
@@ -327,7 +334,7 @@ def filtered_token(source):
 
 
 print("p after top-p:", try_out(top_p, p, mass))
-print("what comes out:", try_out(enumerate_law, filtered_token))
+print("what comes out:", try_out(enumerate_distribution, filtered_token))
 
 # %% [markdown]
 # ## 4. A test that knows its strength
@@ -339,37 +346,40 @@ print("what comes out:", try_out(enumerate_law, filtered_token))
 #
 # - `sample`, a function: `sample(n)` calls the program n times and returns the **counts** of its tokens, a list with
 #   one number for each token;
-# - `law`, the law that the program should have: 2 to 8 tokens, each with a probability of 0 or of at least 0.01.
+# - `distribution`, the distribution that the program should have: 2 to 8 tokens, each with a probability of 0 or of
+# at least 0.01.
 #
 # It returns True if there is no objection, False for an alarm. This is the contract:
 #
 # | | what | in figures |
 # |---|---|---|
 # | size | the chance of an alarm where the program is right | at most **1 in 1,000** |
-# | power | the chance of an alarm where the law is off by a total variation of **0.02** or more | at least **99%** |
+# | power | the chance of an alarm where the distribution is off by a total variation of **0.02** or more | at least
+# **99%** |
 # | forbidden tokens | a token of probability 0 that comes in 1 of 1,000 calls | alarm with at least **99%** |
 # | budget | draws in one run of the test, over all calls of `sample` | at most **40,000** |
 #
 # (Total variation is half of the sum of all $|p - q|$, as in the lesson.) The budget does not leave much room. So two
-# questions come before the code: which pair of law and fault, among all that the contract allows, needs the most draws?
-# And which way to compare counts and law sees a fault that is spread thinly over all tokens? How the test works inside
-# is up to you. `g_test`,
-# `power` and `draws_needed` of the lesson are here: `g_test(counts, law).p_value`, `power(wrong_law, law, draws,
-# size)`, `draws_needed(wrong_law, law, size, wanted_power)`.
+# questions come before the code: which pair of distribution and fault, among all that the contract allows, needs the
+# most draws? And which way to compare counts and distribution sees a fault that is spread thinly over all tokens? How
+# the test works inside is up to you. `g_test`,
+# `power` and `draws_needed` of the lesson are here: `g_test(counts, distribution).p_value`,
+# `power(wrong_distribution, distribution, draws, size)`, `draws_needed(wrong_distribution, distribution, size,
+# wanted_power)`.
 
 
 # %% solve="trusts"
-def trusts(sample, law):
+def trusts(sample, distribution):
     """A test of a program that can only be run: True if there is no objection, False for an alarm.
 
     sample: sample(n) gives the counts of n draws, one for each token; 40,000 draws at most in all.
-    law: what the program should draw from; 2 to 8 tokens, probabilities 0 or at least 0.01.
+    distribution: what the program should draw from; 2 to 8 tokens, probabilities 0 or at least 0.01.
     """
     ### BEGIN SOLUTION
-    # A fault of total variation d has KL(fault || law) >= 2 d^2 (Pinsker), so G has a noncentrality of at least
-    # 4 n d^2 = 0.0016 n. The most draws are needed where that is reached and the degrees of freedom are many: 8 tokens
-    # of 0.125, half of them 0.005 up, half down. draws_needed says 28,357 there; with 36,000 the power is 0.999.
-    return g_test(sample(36_000), law).p_value >= 0.001
+    # A fault of total variation d has KL(fault || distribution) >= 2 d^2 (Pinsker), so G has a noncentrality of at
+    # least 4 n d^2 = 0.0016 n. The most draws are needed where that is reached and the degrees of freedom are many: 8
+    # tokens of 0.125, half of them 0.005 up, half down. draws_needed says 28,357 there; with 36,000 the power is 0.999.
+    return g_test(sample(36_000), distribution).p_value >= 0.001
     ### END SOLUTION
 
 
@@ -389,41 +399,49 @@ checks.trusts(trusts, points=3)
 #
 # So "right" does not say that you keep the contract to the digit. `power` does that, for a G test.
 #
-# To try your test yourself: `make_sample(law, seed)` makes a program that draws from a law. Change `wrong_law`, spread
-# the fault over more tokens, and see how often the alarm goes off.
+# To try your test yourself: `make_sample(distribution, seed)` makes a program that draws from a distribution. Change
+# `wrong_distribution`, spread the fault over more tokens, and see how often the alarm goes off.
 
 
 # %% locked="make_sample"
-def make_sample(law, seed):
-    """A program that draws from `law`, as sample(n) -> counts."""
+def make_sample(distribution, seed):
+    """A program that draws from `distribution`, as sample(n) -> counts."""
     generator = np.random.default_rng(seed)
-    return lambda n: generator.multinomial(n, law).tolist()
+    return lambda n: generator.multinomial(n, distribution).tolist()
 
 
-def alarm_rate(test, law, actual, runs=100):
+def alarm_rate(test, distribution, actual, runs=100):
     """The share of runs in which `test` raises the alarm, where the program draws from `actual`."""
-    return sum(not test(make_sample(actual, seed), law) for seed in range(runs)) / runs
+    return sum(not test(make_sample(actual, seed), distribution) for seed in range(runs)) / runs
 
 
 # %%
-law, wrong_law = [0.6, 0.3, 0.1], [0.58, 0.31, 0.11]
-counts = make_sample(wrong_law, seed=0)(5_000)
-print("5,000 draws from the wrong law:", counts, "p-value of a G test:", round(g_test(counts, law).p_value, 4))
-print("alarms, right program:", try_out(alarm_rate, trusts, law, law))
-print("alarms, wrong program:", try_out(alarm_rate, trusts, law, wrong_law))
-print("a G test with 10,000 draws finds it with probability", round(power(wrong_law, law, 10_000, 0.001), 3))
-print("draws that a G test needs for it:", draws_needed(wrong_law, law, 0.001, 0.99))
+distribution, wrong_distribution = [0.6, 0.3, 0.1], [0.58, 0.31, 0.11]
+counts = make_sample(wrong_distribution, seed=0)(5_000)
+print(
+    "5,000 draws from the wrong distribution:",
+    counts,
+    "p-value of a G test:",
+    round(g_test(counts, distribution).p_value, 4),
+)
+print("alarms, right program:", try_out(alarm_rate, trusts, distribution, distribution))
+print("alarms, wrong program:", try_out(alarm_rate, trusts, distribution, wrong_distribution))
+print(
+    "a G test with 10,000 draws finds it with probability",
+    round(power(wrong_distribution, distribution, 10_000, 0.001), 3),
+)
+print("draws that a G test needs for it:", draws_needed(wrong_distribution, distribution, 0.001, 0.99))
 
 # %% [markdown]
 # <details><summary>Hint 1</summary>Two decisions: a border for the p-value, which is the size, and a number of draws,
-# which gives the power. What is the hardest law among those allowed? Try <code>draws_needed</code> with 3 and with 8
-# tokens, and with a fault that sits in two tokens and one that is spread over all of them.
-# <details><summary>Hint 2</summary>The hardest law has 8 tokens. A border for each single token does not find a thin
-# fault within the budget; adding up the deviations of all tokens, as G does, finds it. More draws never hurt.
-# <details><summary>Hint 3</summary>One look with one border has the size that you choose. Ten looks with that border
-# each have nearly ten times the size.
-# <details><summary>Hint 4</summary><code>g_test</code> settles a count where the law has 0 with a p-value of 0. If you
-# write your own sum, look out for a division by 0 there, and do not leave these tokens out.
+# which gives the power. What is the hardest distribution among those allowed? Try <code>draws_needed</code> with 3
+# and with 8 tokens, and with a fault that sits in two tokens and one that is spread over all of them.
+# <details><summary>Hint 2</summary>The hardest distribution has 8 tokens. A border for each single token does not
+# find a thin fault within the budget; adding up the deviations of all tokens, as G does, finds it. More draws never
+# hurt. <details><summary>Hint 3</summary>One look with one border has the size that you choose. Ten looks with that
+# border each have nearly ten times the size.
+# <details><summary>Hint 4</summary><code>g_test</code> settles a count where the distribution has 0 with a p-value of
+# 0. If you write your own sum, look out for a division by 0 there, and do not leave these tokens out.
 # </details></details></details></details>
 
 # %% [markdown]
@@ -433,33 +451,35 @@ print("draws that a G test needs for it:", draws_needed(wrong_law, law, 0.001, 0
 #
 # A draft that the draft model itself gives little probability will most likely be dropped. Why spend the target's
 # time on it? Here is a drafter that stops there. `verify` can deal with fewer than $\gamma$ drafts. The review said:
-# "Each draft is reported with the law that it was drawn from, and fewer drafts can only be slower. Approved."
+# "Each draft is reported with the distribution that it was drawn from, and fewer drafts can only be slower. Approved."
 
 
 # %% locked="careful_draft"
 def careful_draft(draft, prefix, gamma, source, sure=0.5):
-    """Up to gamma drafts, and the laws that they were drawn from. Stops early where the draft model is not sure."""
-    drafts, laws = [], []
+    """Up to gamma drafts, and the distributions that they were drawn from. Stops early where the draft model is not
+    sure.
+    """
+    drafts, distributions = [], []
     while len(drafts) < gamma:
         q = draft(prefix + drafts)
         x = source.categorical(q)
         if q[x] < sure:  # not worth the target's time
             break
         drafts.append(x)
-        laws.append(q)
-    return drafts, laws
+        distributions.append(q)
+    return drafts, distributions
 
 
 # %% [markdown]
 # **Show the bug.** Take a round with one draft ($\gamma = 1$, `sure=0.5`), and models that say the same after every
 # prefix. The first token of such a round should follow $p$. Find a $p$ and a $q$ for which it does not, by a total
-# variation of 0.02 or more, and say which law comes out. You may compute that law on paper; if your `verify` is right,
-# `first_token_law(p, q, careful_draft)` computes it too. Many answers are right.
+# variation of 0.02 or more, and say which distribution comes out. You may compute that distribution on paper; if your `verify` is right,
+# `first_token_distribution(p, q, careful_draft)` computes it too. Many answers are right.
 
 
 # %% solve="witness"
 def witness():
-    """Returns (p, q, emitted): two laws over the same tokens, and the law of the first token that comes out.
+    """Returns (p, q, emitted): two distributions over the same tokens, and the distribution of the first token that comes out.
 
     Three lists of numbers, emitted to two digits or better.
     """
@@ -481,28 +501,28 @@ checks.witness(witness, points=1)
 # dropped, and what does it turn into?
 # </details></details></details>
 #
-# **Mend it.** Write a drafter that stops early as well, and with which the text follows the target's law again, for
+# **Mend it.** Write a drafter that stops early as well, and with which the text follows the target's distribution again, for
 # all models. There are several ways; any of them will do.
 
 
 # %% solve="repair"
 def repaired_draft(draft, prefix, gamma, source, sure=0.5):
-    """Up to gamma drafts, and the laws that they were drawn from: two lists of the same length.
+    """Up to gamma drafts, and the distributions that they were drawn from: two lists of the same length.
 
-    draft: a function, list of tokens -> law of the next one. prefix: a list of tokens, left as it is.
+    draft: a function, list of tokens -> distribution of the next one. prefix: a list of tokens, left as it is.
     Where each token that q can give has q(x) >= sure, all gamma drafts are proposed.
     Where q gives every token less than `sure`, whatever the prefix, at most one draft is proposed.
     """
     ### BEGIN SOLUTION
-    drafts, laws = [], []
+    drafts, distributions = [], []
     while len(drafts) < gamma:
         q = draft(prefix + drafts)
         x = source.categorical(q)
         drafts.append(x)  # what was drawn is proposed, whatever it is; it only ends the drafting
-        laws.append(q)
+        distributions.append(q)
         if q[x] < sure:
             break
-    return drafts, laws
+    return drafts, distributions
     ### END SOLUTION
 
 
@@ -511,7 +531,7 @@ checks.repair(repaired_draft, points=2)
 
 # %% [markdown]
 # <details><summary>Hint 1</summary>Think of all drafts that get past the line <code>if q[x] &lt; sure</code>. Which
-# law do they follow? Which law is reported?
+# distribution do they follow? Which distribution is reported?
 # <details><summary>Hint 2</summary>Whether to stop may depend on anything that is known <i>before</i> the draw. What
 # was drawn has to be proposed. (Question 4 of the lesson's "Check yourself".)
 # </details></details>
@@ -519,7 +539,7 @@ checks.repair(repaired_draft, points=2)
 # %% [markdown]
 # ## What you built
 #
-# Everything together: your round with three drafters, and your test as the judge. The laws are exact, from
+# Everything together: your round with three drafters, and your test as the judge. The distributions are exact, from
 # enumeration; your test sees only counts of draws from them.
 
 # %%
@@ -527,19 +547,23 @@ p, q = [0.55, 0.3, 0.15], [0.5, 0.2, 0.3]
 
 
 def built():
-    laws = {"target": p}
+    distributions = {"target": p}
     for name, drafter in (("plain", plain_draft), ("careful", careful_draft), ("repaired", repaired_draft)):
-        law = first_token_law(p, q, drafter)
-        laws[name] = [law.get(x, 0.0) for x in range(3)]
-        verdict = "no objection" if trusts(make_sample(laws[name], seed=4), p) else "ALARM"
-        print(f"{name:9} first token: {', '.join(f'{x:.4f}' for x in laws[name])}   your test: {verdict}")
+        distribution = first_token_distribution(p, q, drafter)
+        distributions[name] = [distribution.get(x, 0.0) for x in range(3)]
+        verdict = "no objection" if trusts(make_sample(distributions[name], seed=4), p) else "ALARM"
+        print(f"{name:9} first token: {', '.join(f'{x:.4f}' for x in distributions[name])}   your test: {verdict}")
     figure, (axes,) = new_figure(7, 3.2)
-    for i, (name, law) in enumerate(laws.items()):
-        axes.bar([x + 0.2 * (i - 1.5) for x in range(3)], law, 0.18, label=name, hatch=["", "//", "..", "xx"][i])
+    for i, (name, distribution) in enumerate(distributions.items()):
+        axes.bar(
+            [x + 0.2 * (i - 1.5) for x in range(3)], distribution, 0.18, label=name, hatch=["", "//", "..", "xx"][i]
+        )
     axes.set(xticks=range(3), xlabel="first token", ylabel="probability")
     axes.legend()
-    words = "; ".join(f"{name}: {', '.join(f'{x:.3f}' for x in law)}" for name, law in laws.items())
-    return show(figure, alt=f"Bars of the law of the first token. {words}.")
+    words = "; ".join(
+        f"{name}: {', '.join(f'{x:.3f}' for x in distribution)}" for name, distribution in distributions.items()
+    )
+    return show(figure, alt=f"Bars of the distribution of the first token. {words}.")
 
 
 picture = try_out(built)
@@ -554,17 +578,17 @@ print(picture) if isinstance(picture, str) else picture
 # also wrote a test for $p$ = (0.5, 0.3, 0.2) and $q$ = (0.46, 0.33, 0.21): 1,000 draws, and each share within 0.02 of
 # $p$. It passed. Answer in about ten lines.
 #
-# 1. Give the law that comes out as a formula in $p$, $q$ and $\beta = \sum \min(p, q)$. For which tokens is it more
+# 1. Give the distribution that comes out as a formula in $p$, $q$ and $\beta = \sum \min(p, q)$. For which tokens is it more
 #    than $p$, for which less? (Look at your formula: $q > p$ is not quite the condition.) *(1 point)*
 # 2. Why is the residual, divided by its sum, just what is needed? Use the chance of a rejection. *(1 point)*
-# 3. What is the law of question 1 in the colleague's case, in numbers? Compare its distance from $p$ with the border of
+# 3. What is the distribution of question 1 in the colleague's case, in numbers? Compare its distance from $p$ with the border of
 #    the test, and with what chance does to the shares of 1,000 draws. About how often would the test pass this engine,
 #    and how often a right one: nearly never, about half of the time, nearly always? So what is its pass worth?
 #    *(1 point)*
 
 # %% [markdown] written="colleague" points=3
 # <!-- BEGIN SOLUTION -->
-# 1\. A kept draft gives $\min(p, q)$; a rejection happens with $1 - \beta$ and gives $p$ once more. So the law is
+# 1\. A kept draft gives $\min(p, q)$; a rejection happens with $1 - \beta$ and gives $p$ once more. So the distribution is
 # $\min(p(x), q(x)) + (1 - \beta)\,p(x)$, which is $\min(p(x), q(x)) - \beta\,p(x)$ more than $p(x)$. Too often: the
 # tokens with $q(x) > \beta\,p(x)$, so all that the draft likes as much as the target does, and some that it likes a
 # little less. Too seldom: those with $q(x) < \beta\,p(x)$. The draft's taste leaks into the text.
@@ -573,7 +597,7 @@ print(picture) if isinstance(picture, str) else picture
 # a sum of $1 - \beta$, and $1 - \beta$ is the chance of a rejection. So "with the chance of a rejection, draw from
 # $\max(0, p - q) / (1 - \beta)$" adds exactly $\max(0, p - q)$.
 #
-# 3\. $\beta = 0.46 + 0.3 + 0.2 = 0.96$, so the law is $\min(p, q) + 0.04\,p$ = (0.48, 0.312, 0.208). Token 0 is off by
+# 3\. $\beta = 0.46 + 0.3 + 0.2 = 0.96$, so the distribution is $\min(p, q) + 0.04\,p$ = (0.48, 0.312, 0.208). Token 0 is off by
 # 0.02, just the border. By chance a share moves by $\sqrt{p (1 - p) / 1000}$, about 0.016 for token 0: its share is
 # within the border in every second run. The other two tokens mostly are. So this engine passes in about 4 of 10 runs. A
 # right engine passes in about 2 of 3 only, since chance alone often moves a share by more than 0.02. A pass is hardly
@@ -582,7 +606,7 @@ print(picture) if isinstance(picture, str) else picture
 # *Marking guide. One point each. (1) Half for the formula, half for the condition: $q > \beta p$ (or the same said with
 # $\min(p, q) > \beta p$) is full; "$q \ge p$ comes too often" alone, without the tokens a little below, a quarter. A
 # right example with numbers counts as the formula's half. (2) Full where the sum of the residual and the chance of a
-# rejection are said to be the same number; half for "it is what is missing" alone. (3) A quarter for the law in
+# rejection are said to be the same number; half for "it is what is missing" alone. (3) A quarter for the distribution in
 # numbers, a quarter for the size of chance (about 0.015), half for the conclusion: both engines pass in roughly half of
 # the runs (any figures from 0.3 to 0.8 that are argued for; the exact ones are 0.4 and 0.65), so a pass tells next to
 # nothing. "More draws" alone: a quarter.*

@@ -35,10 +35,10 @@
 #
 # `model.max_context` is the most tokens that its cache may ever hold, or `None`.
 #
-# **The law, the rule and the source.** They are in the next cell. Read it, it is short. `law` turns logits into the
-# law that tokens are drawn from. A *rule* says how many drafts are kept and which token follows them; `sampling_rule`
-# is the one of lesson 04. Every random choice asks `source`: `source.categorical(law)` draws a token,
-# `source.bernoulli(p)` is true with probability p.
+# **The distribution, the rule and the source.** They are in the next cell. Read it, it is short. `distribution` turns
+# logits into the distribution that tokens are drawn from. A *rule* says how many drafts are kept and which token
+# follows them; `sampling_rule` is the one of lesson 04. Every random choice asks `source`:
+# `source.categorical(distribution)` draws a token, `source.bernoulli(p)` is true with probability p.
 
 # %% locked="given"
 from typing import Any, NamedTuple
@@ -49,8 +49,10 @@ from specdec_course.checks import engine as checks
 from specdec_ref.models.scripted import ScriptedModel
 
 
-def law(logits, temperature):
-    """The law of the next token for logits `[vocab]` or `[n, vocab]`, same shape. Temperature 0: one-hot, the best."""
+def distribution(logits, temperature):
+    """The distribution of the next token for logits `[vocab]` or `[n, vocab]`, same shape. Temperature 0: one-hot,
+    the best.
+    """
     if temperature == 0:
         best = logits.argmax(-1, keepdim=True)
         return torch.zeros_like(logits).scatter(-1, best, 1.0)
@@ -71,8 +73,8 @@ def sampling_rule(source):
 
 
 # %% [markdown]
-# A scripted model to play with. Its law looks at the **whole** text, so a cache that holds the wrong tokens gives
-# another answer.
+# A scripted model to play with. Its distribution looks at the **whole** text, so a cache that holds the wrong tokens
+# gives another answer.
 
 
 # %%
@@ -99,8 +101,9 @@ print(f"after truncate(1) the cache holds {cache.length}")
 # all but the pending one, or fewer, and nothing at all before the first round. So the first pass takes in all that the
 # cache lacks, and every other pass the draft before.
 #
-# - At each place the law is `law(row, temperature)`, and the token is drawn from it, by one `source.categorical`. Hand
-#   over that law with the token.
+# - At each place the distribution is `distribution(row, temperature)`, and the token is drawn from it, by one
+# `source.categorical`. Hand
+#   over that distribution with the token.
 # - `gamma` drafts take `gamma` passes, no more. So the last draft comes *out* of the last pass and never goes *in*.
 # - With `gamma == 0` nothing happens, and the answer is `([], [])`.
 #
@@ -126,19 +129,20 @@ def draft(model, cache, tokens, gamma, temperature, source):
     """Draft `gamma` tokens behind the committed `tokens`.
 
     cache: the draft model's; it holds a beginning of `tokens`, never the pending token.
-    Returns (drafted, laws): a list of `gamma` token ids, and for each the law `[vocab]` that it was drawn from.
-    Afterwards the cache holds `tokens` and all drafts but the last. Takes `gamma` passes; `tokens` is not changed.
+    Returns (drafted, distributions): a list of `gamma` token ids, and for each the distribution `[vocab]` that it was
+    drawn from. Afterwards the cache holds `tokens` and all drafts but the last. Takes `gamma` passes; `tokens` is not
+    changed.
     """
     ### BEGIN SOLUTION
-    drafted, laws = [], []
+    drafted, distributions = [], []
     new = tokens[cache.length :]  # all that the cache lacks: one token, two after a round that went well, or the prompt
     for _ in range(gamma):
-        q = law(model.forward(torch.tensor(new), cache)[-1], temperature)
+        q = distribution(model.forward(torch.tensor(new), cache)[-1], temperature)
         x = source.categorical(q)
         drafted.append(x)
-        laws.append(q)
+        distributions.append(q)
         new = [x]
-    return drafted, laws
+    return drafted, distributions
     ### END SOLUTION
 
 
@@ -152,8 +156,9 @@ checks.draft(draft, points=3)
 #
 # **The greedy rule first.** A rule is a function `rule(drafted, q, p)`:
 #
-# - `drafted` holds g tokens, `q` the g laws that they were drawn from;
-# - `p` holds the target's laws, `[g + 1, vocab]`. Row i is its law behind the committed tokens and the first i drafts.
+# - `drafted` holds g tokens, `q` the g distributions that they were drawn from;
+# - `p` holds the target's distributions, `[g + 1, vocab]`. Row i is its distribution behind the committed tokens and
+# the first i drafts.
 #
 # It returns `(accepted, token)`: how many drafts stay, and the one token of the target behind them. The greedy rule
 # keeps drafts as long as each is the likeliest token of its row. It does not look at `q`.
@@ -182,8 +187,8 @@ def greedy_rule(drafted, q, p):
 checks.greedy(greedy_rule, points=1)
 
 # %% [markdown]
-# **Now the pass.** The target's cache holds all of `tokens` but the pending one. One pass has to give the g + 1 laws
-# that a rule needs. What do you feed?
+# **Now the pass.** The target's cache holds all of `tokens` but the pending one. One pass has to give the g + 1
+# distributions that a rule needs. What do you feed?
 #
 # Then ask the rule, whichever it is, and return the list of the tokens that this round *emits*: the kept drafts and the
 # one token behind them. Do not roll back yet, part C does.
@@ -201,11 +206,11 @@ def verify(model, cache, tokens, drafted, q, rule, temperature):
     """One pass of the target over the drafts, and what the rule keeps: the list of emitted token ids.
 
     cache: the target's; it holds `tokens` but the pending one. Afterwards it holds `tokens` and `drafted`.
-    q: the laws that `drafted` were drawn from. rule: rule(drafted, q, p) -> (accepted, token), as above.
+    q: the distributions that `drafted` were drawn from. rule: rule(drafted, q, p) -> (accepted, token), as above.
     """
     ### BEGIN SOLUTION
     logits = model.forward(torch.tensor([tokens[-1], *drafted]), cache)
-    accepted, token = rule(drafted, q, law(logits, temperature))
+    accepted, token = rule(drafted, q, distribution(logits, temperature))
     return [*drafted[:accepted], token]
     ### END SOLUTION
 
@@ -456,7 +461,9 @@ if smollm2 is not None:
 # always wrong, at gamma 1.
 
 # %% locked="handed-in"
-remembering = checks.remembering_model()  # scripted; tokens 0 to 9; its law looks at the whole text, as `mixes` does
+remembering = (
+    checks.remembering_model()
+)  # scripted; tokens 0 to 9; its distribution looks at the whole text, as `mixes` does
 
 
 def handed_in(model, propose, prompt, max_new_tokens, gamma):
@@ -575,13 +582,15 @@ checks.repair(repaired, points=2)
 # *For marking: one point for each question, half for half of it.*
 #
 # 1. *(half)* Drafts behind an EOS can never be part of the text: if the EOS is kept, the text ends with it; if it is
-#    rejected, all behind it is rejected too. So not drafting them changes neither the text nor its law; whether one
+#    rejected, all behind it is rejected too. So not drafting them changes neither the text nor its distribution;
+# whether one
 #    stops depends on a token that *was proposed and is still tested*, so no token is dropped unseen. (An answer that
 #    says only "they would be thrown away anyway" is enough.)
 #    *(half)* If the text stops at a drafted EOS that was not verified, it ends where the target wanted to go on: greedy
 #    output is cut short; in sampling texts end with the draft's probability of EOS, q, and not with the target's, p.
 #    The output then depends on the draft, so it is no longer exact.
-# 2. *(half)* The counting law looks at the newest token only. The pending token is always fed by the round itself, so
+# 2. *(half)* The counting distribution looks at the newest token only. The pending token is always fed by the round
+# itself, so
 #    what stands in the cache before it has no influence, right or wrong. The model must depend on the whole text,
 #    tokens *and* places, so that a token too many, one too few or a rejected one changes its answer. (Comparing the
 #    cache with a fresh prefill is as good an answer.)

@@ -245,7 +245,7 @@ def draft_of_70b() -> Values:
     return {"exists": exists, "draft_vocabulary": draft, "target_vocabulary": target}
 
 
-def _law(*shares: str) -> list[Fraction]:
+def _distribution(*shares: str) -> list[Fraction]:
     return [Fraction(share) for share in shares]
 
 
@@ -254,7 +254,7 @@ def _accepted(p: list[Fraction], q: list[Fraction]) -> list[Fraction]:
 
 
 def _emitted(p: list[Fraction], q: list[Fraction], after_rejection: list[Fraction]) -> list[Fraction]:
-    """The exact law of one position: what is accepted, and what a rejection draws instead."""
+    """The exact distribution of one position: what is accepted, and what a rejection draws instead."""
     accepted = _accepted(p, q)
     return [a + (1 - sum(accepted)) * r for a, r in zip(accepted, after_rejection, strict=True)]
 
@@ -266,7 +266,7 @@ def _residual(p: list[Fraction], q: list[Fraction]) -> list[Fraction]:
 
 @_computation
 def acceptance_rule() -> Values:
-    p, q = _law(".6", ".2", ".1", ".1"), _law(".7", ".2", ".05", ".05")
+    p, q = _distribution(".6", ".2", ".1", ".1"), _distribution(".7", ".2", ".05", ".05")
     return {
         "accepted": float(sum(_accepted(p, q))),
         "residual": [float(r) for r in _residual(p, q)],
@@ -277,7 +277,7 @@ def acceptance_rule() -> Values:
 @_computation
 def one_position_proof() -> Values:
     """Exact with fractions; then in float32, p and q of the same logits by the two usual routes to a softmax."""
-    p, q = _law(".5", ".3", ".2"), _law(".6", ".1", ".3")
+    p, q = _distribution(".5", ".3", ".2"), _distribution(".6", ".1", ".3")
     stuck = 0
     for logits in np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32):
         shifted = logits - logits.max()
@@ -288,8 +288,8 @@ def one_position_proof() -> Values:
 
 
 @_computation
-def law_with_zero_draft() -> Values:
-    p, q = _law(".6", ".3", ".1"), _law(".1", ".3", ".6")
+def distribution_with_zero_draft() -> Values:
+    p, q = _distribution(".6", ".3", ".1"), _distribution(".1", ".3", ".6")
     zero = [Fraction(0)] * len(p)
     return {"emitted": [float(x) for x in _emitted(p, q, _residual(p, zero))], "target": [float(x) for x in p]}
 

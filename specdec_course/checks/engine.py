@@ -1,8 +1,8 @@
 """Checks of problem set 05: the loop of a speculative engine, part by part and whole.
 
-All models here are scripted and in float64, and their laws depend on every token so far, so a cache that holds the
-wrong tokens shows. What is expected comes from the laws alone, without any cache. A part that needs other parts of
-an engine gets right ones from here.
+All models here are scripted and in float64, and their distributions depend on every token so far, so a cache that
+holds the wrong tokens shows. What is expected comes from the distributions alone, without any cache. A part that
+needs other parts of an engine gets right ones from here.
 """
 
 from specdec_course.checks.engine_bug import remembering_model, repair, witness

@@ -14,7 +14,7 @@ from specdec_course.checks.engine_models import (
     WatchedModel,
     greedy_text,
     ids,
-    random_law,
+    random_distribution,
     some_text,
 )
 from specdec_ref.models.scripted import ScriptedModel
@@ -26,7 +26,7 @@ def _remember(tokens: tuple[int, ...]) -> list[float]:
 
 
 def remembering_model() -> ScriptedModel:
-    """A scripted model over tokens 0 to 9 whose law depends on every token so far and on its place."""
+    """A scripted model over tokens 0 to 9 whose distribution depends on every token so far and on its place."""
     return ScriptedModel(_remember, vocab_size=10)
 
 
@@ -97,7 +97,7 @@ witness = Check("witness", [witness_shows_the_bug])
 
 def _mended(repaired: Any, rng: random.Random, offers: str, gamma: int, n: int) -> None:
     """Run the repaired engine with a drafter whose offers are known: text and passes must be those of a right one."""
-    p, prompt = random_law(rng), some_text(rng, 1, 6)
+    p, prompt = random_distribution(rng), some_text(rng, 1, 6)
     start, end = len(prompt), len(prompt) + n
     text = [*prompt, *greedy_text(p, prompt, n)]
     model, asked = WatchedModel(p), dict[int, int]()

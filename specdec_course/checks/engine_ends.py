@@ -10,14 +10,14 @@ from specdec_course.checks.engine_models import (
     VOCAB,
     WatchedModel,
     ids,
-    random_law,
+    random_distribution,
     some_text,
 )
 
 
 def _rolled(roll_back: Any, rng: random.Random, held: list[int], tokens: list[int], keep: int, story: str) -> None:
     """Roll back a cache that holds `held`; afterwards it must hold `keep` of these tokens."""
-    cache = WatchedModel(random_law(rng)).holding(held)
+    cache = WatchedModel(random_distribution(rng)).holding(held)
     given = f"{story}; the cache holds {held}, committed are {tokens}"
     before = list(tokens)
     with telling(given):

@@ -17,19 +17,19 @@ from specdec_course.checks.engine_models import (
     TinyModel,
     WatchedCache,
     WatchedModel,
-    contrary_law,
+    contrary_distribution,
     greedy_text,
     ids,
-    random_law,
+    random_distribution,
     right_greedy_rule,
     right_sampling_rule,
     rounds_of,
-    similar_law,
+    similar_distribution,
     some_text,
     tempered,
 )
-from specdec_ref.models.scripted import Law
-from specdec_ref.proof.enumeration import enumerate_law
+from specdec_ref.models.scripted import Conditional
+from specdec_ref.proof.enumeration import enumerate_distribution
 from specdec_ref.sampling import RandomSource
 
 
@@ -39,8 +39,8 @@ class Run:
     def __init__(
         self,
         generate: Any,
-        p: Law,
-        q: Law,
+        p: Conditional,
+        q: Conditional,
         prompt: Sequence[int],
         n: int,
         gamma: int,
@@ -112,16 +112,20 @@ class Run:
 def loop_writes_plain_text(generate: Any, rng: random.Random) -> None:
     """For every gamma, a draft that is right now and then: the text of plain greedy decoding."""
     for gamma in range(9):
-        p = random_law(rng)
-        run = Run(generate, p, similar_law(p, rng), some_text(rng), 14, gamma)
+        p = random_distribution(rng)
+        run = Run(generate, p, similar_distribution(p, rng), some_text(rng), 14, gamma)
         run.expect(greedy_text(p, run.prompt, 14), "The text is not that of plain greedy decoding.")
 
 
 def loop_needs_as_many_passes(generate: Any, rng: random.Random) -> None:
-    """A draft that is always right, never right, now and then: passes of the target, from the laws alone."""
+    """A draft that is always right, never right, now and then: passes of the target, from the distributions alone."""
     for gamma in (1, 2, 3, 4, 6, 8):
-        p, prompt, n = random_law(rng), some_text(rng), rng.randint(9, 20)
-        drafts = {"always right": p, "never right": contrary_law(p), "right now and then": similar_law(p, rng)}
+        p, prompt, n = random_distribution(rng), some_text(rng), rng.randint(9, 20)
+        drafts = {
+            "always right": p,
+            "never right": contrary_distribution(p),
+            "right now and then": similar_distribution(p, rng),
+        }
         for name, q in drafts.items():
             run = Run(generate, p, q, prompt, n, gamma)
             expected = rounds_of(p, q, prompt, len(prompt) + n, gamma)
@@ -143,7 +147,7 @@ def loop_needs_as_many_passes(generate: Any, rng: random.Random) -> None:
             )
 
 
-def _look_at_rounds(run: Run, q: Law, text: Sequence[int]) -> None:
+def _look_at_rounds(run: Run, q: Conditional, text: Sequence[int]) -> None:
     """After every round both caches hold what a fresh prefill would give, also after the last.
 
     text: the prompt and all new tokens, as far as they go.
@@ -216,8 +220,8 @@ def _look_for_tokens_fed_twice(run: Run) -> None:
 def loop_keeps_both_caches(generate: Any, rng: random.Random) -> None:
     """After every round both caches hold what a fresh prefill would give; on_round is told, nothing is fed twice."""
     for gamma in range(1, 9):
-        p, prompt, n = random_law(rng), some_text(rng), 16
-        for q in (p, contrary_law(p), similar_law(p, rng)):
+        p, prompt, n = random_distribution(rng), some_text(rng), 16
+        for q in (p, contrary_distribution(p), similar_distribution(p, rng)):
             run = Run(generate, p, q, prompt, n, gamma, must_tell=True)
             _look_at_rounds(run, q, [*prompt, *greedy_text(p, prompt, n)])
             _look_for_tokens_fed_twice(run)
@@ -267,9 +271,9 @@ def _run_tiny(generate: Any, rng: random.Random, gamma: int) -> None:
 def loop_keeps_the_budget(generate: Any, rng: random.Random) -> None:
     """Budgets around 0 and gamma, with a draft that is always right and one that never is."""
     for gamma in (0, 1, 3, 4, 6):
-        p, prompt = random_law(rng), some_text(rng)
+        p, prompt = random_distribution(rng), some_text(rng)
         for n in sorted({0, 1, 2, gamma, gamma + 1, gamma + 2, 2 * gamma + 2}):
-            for q in (p, contrary_law(p)):
+            for q in (p, contrary_distribution(p)):
                 run = Run(generate, p, q, prompt, n, gamma)
                 got, mistake = len(run.out), ""
                 if got == n + 1 or (n == 0 and got):
@@ -286,8 +290,8 @@ def loop_keeps_the_budget(generate: Any, rng: random.Random) -> None:
 def loop_keeps_the_context(generate: Any, rng: random.Random) -> None:
     """A target whose context is nearly full, and a draft model with a shorter one, or too short for the prompt."""
     for gamma in (0, 2, 5):
-        p, prompt = random_law(rng), some_text(rng, 6, 9)
-        q = similar_law(p, rng, agree=0.8)
+        p, prompt = random_distribution(rng), some_text(rng, 6, 9)
+        q = similar_distribution(p, rng, agree=0.8)
         for free in (0, 1, 2, gamma + 1, gamma + 3):
             run = Run(generate, p, q, prompt, 40, gamma, context=len(prompt) + free)
             what = f"The target's context has place for {free} more tokens."
@@ -309,12 +313,12 @@ def loop_keeps_the_context(generate: Any, rng: random.Random) -> None:
 def loop_stops_at_every_place(generate: Any, rng: random.Random) -> None:
     """Each token of the text is declared EOS in turn, alone and with others; an EOS in the prompt ends nothing."""
     for gamma in (0, 1, 4, 7):
-        p = random_law(rng, 60)
+        p = random_distribution(rng, 60)
         prompt = some_text(rng, vocab=60)
         n = 11
         text = greedy_text(p, prompt, n)
         for i in range(n):
-            q, (other, another) = (similar_law(p, rng, 60) if i % 2 else p), rng.sample(range(60, 90), 2)
+            q, (other, another) = (similar_distribution(p, rng, 60) if i % 2 else p), rng.sample(range(60, 90), 2)
             for eos in ((text[i],), [other, text[i], another])[i % 2 :]:
                 end = text.index(text[i]) + 1
                 run = Run(generate, p, q, prompt, n, gamma, eos=eos)
@@ -338,14 +342,14 @@ def loop_stops_at_every_place(generate: Any, rng: random.Random) -> None:
 def loop_trusts_no_draft(generate: Any, rng: random.Random) -> None:
     """The draft proposes an EOS all the time, and the target never wants it."""
     for gamma in (1, 2, 5):
-        p, prompt, n = random_law(rng), some_text(rng), 9
+        p, prompt, n = random_distribution(rng), some_text(rng), 9
         text = greedy_text(p, prompt, n)
         never = VOCAB  # an id beyond the target's choices
 
-        def wide(tokens: tuple[int, ...], p: Law = p) -> list[float]:
+        def wide(tokens: tuple[int, ...], p: Conditional = p) -> list[float]:
             return [*(x * 0.999 for x in p(tokens)), 0.001]
 
-        def eager(tokens: tuple[int, ...], p: Law = p) -> list[float]:
+        def eager(tokens: tuple[int, ...], p: Conditional = p) -> list[float]:
             if len(tokens) % 2:
                 return [0.001 / VOCAB] * VOCAB + [0.999]
             return wide(tokens, p)
@@ -382,18 +386,27 @@ def _parts_at(T: float) -> Any:
 
 
 def _follows(
-    generate: Any, p: Law, q: Law, prompt: Sequence[int], gamma: int, T: float, eos: Sequence[int], n: int = 3
+    generate: Any,
+    p: Conditional,
+    q: Conditional,
+    prompt: Sequence[int],
+    gamma: int,
+    T: float,
+    eos: Sequence[int],
+    n: int = 3,
 ) -> None:
-    """Three tokens over three ids, for every way that chance can fall: exactly the target's law."""
+    """Three tokens over three ids, for every way that chance can fall: exactly the target's distribution."""
     given = f"prompt {list(prompt)}, {n} tokens, gamma {gamma}, eos {tuple(eos)}, every outcome of the source"
 
-    def text_law(at: float) -> dict[tuple[int, ...], float]:
-        laws: dict[tuple[int, ...], float] = {(): 1.0}
+    def text_distribution(at: float) -> dict[tuple[int, ...], float]:
+        distributions: dict[tuple[int, ...], float] = {(): 1.0}
         for _ in range(n):
-            ended = {t: w for t, w in laws.items() if t[-1:] and t[-1] in eos}
-            going = {t: w for t, w in laws.items() if t not in ended}
-            laws = ended | {(*t, x): w * tempered(p, [*prompt, *t], at)[x] for t, w in going.items() for x in range(3)}
-        return laws
+            ended = {t: w for t, w in distributions.items() if t[-1:] and t[-1] in eos}
+            going = {t: w for t, w in distributions.items() if t not in ended}
+            distributions = ended | {
+                (*t, x): w * tempered(p, [*prompt, *t], at)[x] for t, w in going.items() for x in range(3)
+            }
+        return distributions
 
     def program(source: Any) -> tuple[int, ...]:
         target, model = WatchedModel(p, 3, name="target"), WatchedModel(q, 3, name="draft model")
@@ -403,22 +416,22 @@ def _follows(
         return tuple(ids(out, "What generate returns"))
 
     try:
-        got = enumerate_law(program, max_branches=3000)
+        got = enumerate_distribution(program, max_branches=3000)
     except RuntimeError as error:
         if "branches" in str(error):
             what = "Three tokens were asked for, and far more random choices were made than they need."
             raise wrong(what, given=given, mistake="the budget is overstepped") from None
         raise wrong("The same choices of `source` gave different texts: some chance comes from elsewhere.") from None
-    expected = text_law(T)
+    expected = text_distribution(T)
     off = max((abs(got.get(k, 0) - expected.get(k, 0)), k) for k in {*expected, *got})
     if off[0] > CLOSE:
-        mistake = (
-            "if greedy text is right: both models need the same temperature, and the rule the laws that draft gave"
+        mistake = "if greedy text is right: both models need one temperature, and the rule needs draft's distributions"
+            "if greedy text is right: both models need one temperature, and the rule needs the draft's distributions"
         )
         if any(len(text) != n and text[-1:] and text[-1] not in eos for text in got):
             mistake = "texts have other lengths than max_new_tokens"
-        elif max(abs(got.get(k, 0) - v) for k, v in text_law(1.0).items()) <= CLOSE:
-            mistake = "this is the law at temperature 1: the temperature does not reach the parts"
+        elif max(abs(got.get(k, 0) - v) for k, v in text_distribution(1.0).items()) <= CLOSE:
+            mistake = "this is the distribution at temperature 1: the temperature does not reach the parts"
         elif len(got) == 1:
             mistake = "always the same text: the temperature does not reach the parts"
         elif eos:
@@ -426,7 +439,7 @@ def _follows(
                 "every token that was drawn has to be verified, a drafted EOS too: dropping it unseen makes it rare"
             )
         raise wrong(
-            f"Sampled text does not follow the target's law (temperature {T:g}): look at the text {list(off[1])}.",
+            f"Sampled text does not follow the target's distribution (temperature {T:g}): see the text {list(off[1])}.",
             given=given,
             got=f"probability {got.get(off[1], 0):.4f}",
             expected=f"probability {expected.get(off[1], 0):.4f}",
@@ -434,13 +447,13 @@ def _follows(
         )
 
 
-def loop_follows_the_targets_law(generate: Any, rng: random.Random) -> None:
+def loop_follows_the_targets_distribution(generate: Any, rng: random.Random) -> None:
     """Sampling, without an EOS and with one, which may be drafted."""
-    T, p, prompt = rng.choice([0.5, 0.8, 1.3]), random_law(rng, 3), some_text(rng, 1, 3, vocab=3)
-    q, gamma = random_law(rng, 3), rng.choice([1, 2, 3])
+    T, p, prompt = rng.choice([0.5, 0.8, 1.3]), random_distribution(rng, 3), some_text(rng, 1, 3, vocab=3)
+    q, gamma = random_distribution(rng, 3), rng.choice([1, 2, 3])
     _follows(generate, p, q, prompt, gamma, T, ())
     _follows(generate, p, q, prompt, gamma, T, (rng.randrange(3),))
-    same: Law = lambda tokens: [0.5, 0.3, 0.2]  # noqa: E731
+    same: Conditional = lambda tokens: [0.5, 0.3, 0.2]  # noqa: E731
     _follows(generate, same, same, [0], 2, 1.0, (2,))
 
 
@@ -448,8 +461,8 @@ def loop_takes_any_prompt(generate: Any, rng: random.Random) -> None:
     """A prompt of one token; and the caller's list stays as it was."""
     for gamma in (0, 1, 4):
         for length in (1, 1, 2, 5):
-            p, prompt = random_law(rng), some_text(rng, length, length)
-            run = Run(generate, p, similar_law(p, rng), prompt, 8, gamma)
+            p, prompt = random_distribution(rng), some_text(rng, length, length)
+            run = Run(generate, p, similar_distribution(p, rng), prompt, 8, gamma)
             run.expect(greedy_text(p, prompt, 8), f"A prompt of {length} token{'s' * (length > 1)}.")
             if not run.kept_prompt:
                 raise wrong(
@@ -470,7 +483,7 @@ loop = Check(
         loop_keeps_the_context,
         loop_trusts_no_draft,
         loop_stops_at_every_place,
-        loop_follows_the_targets_law,
+        loop_follows_the_targets_distribution,
         loop_takes_any_prompt,
     ],
 )

@@ -1,4 +1,6 @@
-"""What the checks of problem set 05 share: models that watch, laws without a cache, and right parts of an engine."""
+"""What the checks of problem set 05 share: models that watch, distributions without a cache, and right parts of an
+engine.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from torch import Tensor
 
 from specdec_course.checks import wrong
 from specdec_ref.cache.dense import check_truncate
-from specdec_ref.models.scripted import Law
+from specdec_ref.models.scripted import Conditional
 
 VOCAB = 9
 CLOSE = 1e-5
@@ -73,14 +75,16 @@ class Model:
 
 
 class WatchedModel(Model):
-    """A scripted model, log law(tokens so far) in float64, that notes its passes.
+    """A scripted model, log distribution(tokens so far) in float64, that notes its passes.
 
     passes: for each pass what the cache held before and what was fed.
     """
 
-    def __init__(self, law: Law, vocab_size: int = VOCAB, max_context: int | None = None, name: str = "model") -> None:
+    def __init__(
+        self, distribution: Conditional, vocab_size: int = VOCAB, max_context: int | None = None, name: str = "model"
+    ) -> None:
         super().__init__(vocab_size, max_context, name)
-        self.law = law
+        self.distribution = distribution
         self.passes: list[tuple[list[int], list[int]]] = []
 
     def new_cache(self, capacity: int) -> WatchedCache:
@@ -99,8 +103,8 @@ class WatchedModel(Model):
         self.passes.append((list(cache.held), tokens.tolist()))
         start = cache.length
         cache.held += tokens.tolist()
-        laws = [list(self.law(tuple(cache.held[: start + i + 1]))) for i in range(len(tokens))[rows]]
-        return torch.tensor(laws, dtype=torch.float64).reshape(len(laws), self.vocab_size).log()
+        distributions = [list(self.distribution(tuple(cache.held[: start + i + 1]))) for i in range(len(tokens))[rows]]
+        return torch.tensor(distributions, dtype=torch.float64).reshape(len(distributions), self.vocab_size).log()
 
 
 class TinyCache:
@@ -155,55 +159,59 @@ class TinyModel(Model):
         return self.forward(torch.tensor(list(tokens)), self.new_cache(len(tokens)))[-1]
 
 
-def random_law(rng: random.Random, vocab: int = VOCAB) -> Law:
-    """A law in which every token and its place count; no two probabilities of a place are equal."""
+def random_distribution(rng: random.Random, vocab: int = VOCAB) -> Conditional:
+    """A distribution in which every token and its place count; no two probabilities of a place are equal."""
     seed = rng.random()
 
     @cache
-    def law(tokens: tuple[int, ...]) -> tuple[float, ...]:
+    def distribution(tokens: tuple[int, ...]) -> tuple[float, ...]:
         here = random.Random(f"{seed} {tokens}")
         weights = [0.05 + here.random() ** 3 for _ in range(vocab)]
         return tuple(w / sum(weights) for w in weights)
 
-    return law
+    return distribution
 
 
-def similar_law(law: Law, rng: random.Random, vocab: int = VOCAB, agree: float = 0.6) -> Law:
-    """A law that is `law` itself after a share `agree` of all texts, and another one after the rest."""
-    other, seed = random_law(rng, vocab), rng.random()
-    return lambda tokens: (law if random.Random(f"{seed} {tokens}").random() < agree else other)(tuple(tokens))
+def similar_distribution(
+    distribution: Conditional, rng: random.Random, vocab: int = VOCAB, agree: float = 0.6
+) -> Conditional:
+    """A distribution that is `distribution` itself after a share `agree` of all texts, and another one after the
+    rest.
+    """
+    other, seed = random_distribution(rng, vocab), rng.random()
+    return lambda tokens: (distribution if random.Random(f"{seed} {tokens}").random() < agree else other)(tuple(tokens))
 
 
-def contrary_law(law: Law, vocab: int = VOCAB) -> Law:
-    """A law whose best token is never the best one of `law`."""
-    return lambda tokens: [law(tuple(tokens))[(x + 1) % vocab] for x in range(vocab)]
+def contrary_distribution(distribution: Conditional, vocab: int = VOCAB) -> Conditional:
+    """A distribution whose best token is never the best one of `distribution`."""
+    return lambda tokens: [distribution(tuple(tokens))[(x + 1) % vocab] for x in range(vocab)]
 
 
-def best(law: Law, tokens: Sequence[int]) -> int:
+def best(distribution: Conditional, tokens: Sequence[int]) -> int:
     """The likeliest token after `tokens`."""
-    p = list(law(tuple(tokens)))
+    p = list(distribution(tuple(tokens)))
     return p.index(max(p))
 
 
-def greedy_text(law: Law, tokens: Sequence[int], n: int) -> list[int]:
-    """`n` tokens of plain greedy decoding, from the law alone."""
+def greedy_text(distribution: Conditional, tokens: Sequence[int], n: int) -> list[int]:
+    """`n` tokens of plain greedy decoding, from the distribution alone."""
     text = list(tokens)
     for _ in range(n):
-        text.append(best(law, text))
+        text.append(best(distribution, text))
     return text[len(tokens) :]
 
 
-def tempered(law: Law, tokens: Sequence[int], temperature: float) -> list[float]:
-    """The law after `tokens` at a temperature: p^(1/T), normalised; one-hot at 0."""
-    p = list(law(tuple(tokens)))
+def tempered(distribution: Conditional, tokens: Sequence[int], temperature: float) -> list[float]:
+    """The distribution after `tokens` at a temperature: p^(1/T), normalised; one-hot at 0."""
+    p = list(distribution(tuple(tokens)))
     if temperature == 0:
         return [float(x == p.index(max(p))) for x in range(len(p))]
     powers = [x ** (1 / temperature) for x in p]
     return [x / sum(powers) for x in powers]
 
 
-def rounds_of(p: Law, q: Law, prompt: Sequence[int], end: int, gamma: int) -> list[tuple[int, int]]:
-    """(drafted, accepted) of each greedy round until the text has `end` tokens, from the laws alone."""
+def rounds_of(p: Conditional, q: Conditional, prompt: Sequence[int], end: int, gamma: int) -> list[tuple[int, int]]:
+    """(drafted, accepted) of each greedy round until the text has `end` tokens, from the distributions alone."""
     text, rounds = list(prompt), []
     while len(text) < end:
         drafted = greedy_text(q, text, min(gamma, end - len(text) - 1))
@@ -232,7 +240,7 @@ def ids(value: Any, what: str) -> list[int]:
 
 
 def floats(value: Any, what: str) -> list[float]:
-    """A law out of a list, tuple, array or tensor."""
+    """A distribution out of a list, tuple, array or tensor."""
     try:
         return [float(x) for x in (value.tolist() if hasattr(value, "tolist") else value)]
     except (TypeError, ValueError):
@@ -253,12 +261,12 @@ def same(a: Sequence[float], b: Sequence[float]) -> bool:
     return len(a) == len(b) and all(abs(x - y) <= CLOSE for x, y in zip(a, b))
 
 
-def shown(law: Sequence[float]) -> str:
-    """A law for a message."""
-    return "[" + ", ".join(f"{x:.5f}" for x in law) + "]"
+def shown(distribution: Sequence[float]) -> str:
+    """A distribution for a message."""
+    return "[" + ", ".join(f"{x:.5f}" for x in distribution) + "]"
 
 
-def _law(logits: Tensor, temperature: float) -> Tensor:
+def _distribution(logits: Tensor, temperature: float) -> Tensor:
     if temperature == 0:
         return torch.zeros_like(logits).scatter(-1, logits.argmax(-1, keepdim=True), 1.0)
     return torch.softmax(logits / temperature, -1)
@@ -267,7 +275,7 @@ def _law(logits: Tensor, temperature: float) -> Tensor:
 def _draft(
     model: Any, cache: Any, tokens: Sequence[int], gamma: int, temperature: float, source: Any
 ) -> tuple[list[int], list[Tensor]]:
-    tokens, drafted, laws = ids(tokens, "The `tokens` that parts.draft was given"), [], []
+    tokens, drafted, distributions = ids(tokens, "The `tokens` that parts.draft was given"), [], []
     if gamma > 0 and cache.length >= len(tokens):
         raise wrong(
             "parts.draft was called with a draft's cache that is too long.",
@@ -277,18 +285,18 @@ def _draft(
         )
     new = tokens[cache.length :]
     for _ in range(gamma):
-        q = _law(model.forward(torch.tensor(new), cache)[-1], temperature)
+        q = _distribution(model.forward(torch.tensor(new), cache)[-1], temperature)
         drafted.append(int(q.argmax()) if temperature == 0 else source.categorical(q))
-        laws.append(q)
+        distributions.append(q)
         new = drafted[-1:]
-    return drafted, laws
+    return drafted, distributions
 
 
 def _verify(
     model: Any, cache: Any, tokens: Sequence[int], drafted: Sequence[int], q: Any, rule: Any, temperature: float
 ) -> list[int]:
     logits = model.forward(torch.tensor([int(tokens[-1]), *drafted]), cache)
-    accepted, token = rule(drafted, q, _law(logits, temperature))
+    accepted, token = rule(drafted, q, _distribution(logits, temperature))
     return [*drafted[:accepted], token]
 
 

@@ -18,7 +18,7 @@ from specdec_course.checks.engine_models import (
     floats,
     ids,
     pair,
-    random_law,
+    random_distribution,
     same,
     shown,
     some_text,
@@ -27,8 +27,8 @@ from specdec_course.checks.engine_models import (
 
 
 def _block(rng: random.Random, agrees: Sequence[bool]) -> tuple[list[int], list[Tensor], Tensor]:
-    """Drafts, their laws and the target's, so that draft i is the best token of row i where `agrees[i]`."""
-    p = torch.tensor([random_law(rng)((i,)) for i in range(len(agrees) + 1)], dtype=torch.float64)
+    """Drafts, their distributions and the target's, so that draft i is the best token of row i where `agrees[i]`."""
+    p = torch.tensor([random_distribution(rng)((i,)) for i in range(len(agrees) + 1)], dtype=torch.float64)
     choices = p.argmax(-1).tolist()
     # A rejected draft is no row's best token, and rows that follow each other have different best ones.
     for i in range(1, len(choices)):
@@ -39,7 +39,7 @@ def _block(rng: random.Random, agrees: Sequence[bool]) -> tuple[list[int], list[
     drafted = []
     for a, c in zip(agrees, choices):
         drafted.append(c if a else rng.choice([x for x in free if x != c]))
-    q = [torch.tensor(random_law(rng)((i,)), dtype=torch.float64) for i in range(len(agrees))]
+    q = [torch.tensor(random_distribution(rng)((i,)), dtype=torch.float64) for i in range(len(agrees))]
     return drafted, q, p
 
 
@@ -110,11 +110,11 @@ def _verified(
     verify: Any, rng: random.Random, gamma: int, T: float, answer: Callable[[list[int]], tuple[int, int]] | None = None
 ) -> SimpleNamespace:
     """One call of the learner's `verify` and everything around it."""
-    law, tokens = random_law(rng), some_text(rng)
-    model = WatchedModel(law)
+    distribution, tokens = random_distribution(rng), some_text(rng)
+    model = WatchedModel(distribution)
     cache, calls = model.holding(tokens[:-1]), []
     drafted = [rng.randrange(VOCAB) for _ in range(gamma)]
-    q = [torch.tensor(random_law(rng)((i,)), dtype=torch.float64) for i in range(gamma)]
+    q = [torch.tensor(random_distribution(rng)((i,)), dtype=torch.float64) for i in range(gamma)]
     answered = answer(drafted) if answer else (0, rng.randrange(VOCAB))
 
     def rule(drafted: Any, q: Any, p: Any) -> tuple[int, int]:
@@ -132,7 +132,8 @@ def _verified(
             mistake="return the emitted tokens in a new list; the loop commits them",
         )
     return SimpleNamespace(
-        law=law, tokens=tokens, drafted=drafted, q=q, model=model, cache=cache, calls=calls, emitted=emitted,
+        distribution=distribution, tokens=tokens, drafted=drafted, q=q,
+        model=model, cache=cache, calls=calls, emitted=emitted,
         answered=answered,
     )  # fmt: skip
 
@@ -154,7 +155,9 @@ def verify_is_one_pass(verify: Any, rng: random.Random) -> None:
             continue
         mistake = ""
         if fed == [v.drafted]:
-            mistake = "the pending token is not in the cache yet: without it there is no law for the first draft"
+            mistake = (
+                "the pending token is not in the cache yet: without it there is no distribution for the first draft"
+            )
         elif len(fed) > 1 and [t for one in fed for t in one] == expected:
             mistake = "one token a pass is plain decoding: all go in together"
         elif fed and fed[0][: len(v.tokens)] == v.tokens and len(v.tokens) > 1:
@@ -169,7 +172,7 @@ def verify_is_one_pass(verify: Any, rng: random.Random) -> None:
 
 
 def verify_asks_the_rule(verify: Any, rng: random.Random) -> None:
-    """The rule is asked once, with the drafts, their laws and the target's, at the temperature asked for."""
+    """The rule is asked once, with the drafts, their distributions and the target's, at the temperature asked for."""
     for gamma, T in ((3, 0.0), (1, 0.7), (4, 0.3), (5, 1.5), (0, 0.7)):
         v = _verified(verify, rng, gamma, T)
         given = f"tokens {v.tokens}, drafted {v.drafted}, temperature {T:g}"
@@ -181,15 +184,15 @@ def verify_asks_the_rule(verify: Any, rng: random.Random) -> None:
         rows = [floats(row, "A row of p") for row in p]
         if q is None or len(q) != gamma or any(not same(floats(a, "q"), b.tolist()) for a, b in zip(q, v.q)):
             raise wrong(
-                "The rule's second argument is q, the laws of the drafts, as verify was given them.",
+                "The rule's second argument is q, the distributions of the drafts, as verify was given them.",
                 given=given,
                 got="None" if q is None else None,
                 mistake="p and q are exchanged" if gamma and same(rows[0], v.q[0].tolist()) else "",
             )
-        expected = [tempered(v.law, [*v.tokens, *v.drafted[:i]], T) for i in range(gamma + 1)]
+        expected = [tempered(v.distribution, [*v.tokens, *v.drafted[:i]], T) for i in range(gamma + 1)]
         if len(rows) != gamma + 1:
             raise wrong(
-                f"The rule needs {gamma + 1} laws of the target, one a draft and one behind them.",
+                f"The rule needs {gamma + 1} distributions of the target, one a draft and one behind them.",
                 given=given,
                 got=f"{len(rows)} rows",
                 mistake="every row of the pass counts: the first judges the first draft, the last is for the bonus",
@@ -198,17 +201,21 @@ def verify_asks_the_rule(verify: Any, rng: random.Random) -> None:
             if same(got, right):
                 continue
             before = [*v.tokens, *v.drafted[:i]]
-            mistake = f"row {i} is the law behind the committed tokens and {i} drafts"
-            if same(got, tempered(v.law, before, 1.0)):
-                mistake = "this is the law at temperature 1: p needs the temperature that was asked for, as q does"
-            elif T > 0 and same(got, tempered(v.law, before, 0.0)):
-                mistake = "this is the law at temperature 0, one-hot: p needs the temperature that was asked for"
-            elif same(got, [math.log(x) for x in v.law(tuple(before))]):
-                mistake = "these are logits: the rule wants laws"
+            mistake = f"row {i} is the distribution behind the committed tokens and {i} drafts"
+            if same(got, tempered(v.distribution, before, 1.0)):
+                mistake = (
+                    "this is the distribution at temperature 1: p needs the temperature that was asked for, as q does"
+                )
+            elif T > 0 and same(got, tempered(v.distribution, before, 0.0)):
+                mistake = (
+                    "this is the distribution at temperature 0, one-hot: p needs the temperature that was asked for"
+                )
+            elif same(got, [math.log(x) for x in v.distribution(tuple(before))]):
+                mistake = "these are logits: the rule wants distributions"
             elif i + 1 < len(expected) and same(got, expected[i + 1]):
                 mistake = "the rows are shifted by one: row 0 has seen no draft"
             raise wrong(
-                f"Row {i} of p is not the target's law there.",
+                f"Row {i} of p is not the target's distribution there.",
                 given=given,
                 got=shown(got),
                 expected=shown(right),

@@ -15,16 +15,16 @@ def _draw(rng: random.Random, n: int) -> list[float]:
     return [w / sum(weights) for w in weights]
 
 
-def _different_laws(acceptance: Function, rng: random.Random) -> None:
+def _different_distributions(acceptance: Function, rng: random.Random) -> None:
     p, q = _draw(rng, 5), _draw(rng, 5)
     got, expected = acceptance(p, q), 1 - sum(abs(a - b) for a, b in zip(p, q)) / 2
     if got is None or abs(got - expected) > 1e-9:
         largest = sum(map(max, p, q))
         mistake = "the larger of p and q was taken, not the smaller" if got and abs(got - largest) < 1e-9 else ""
-        raise wrong("the acceptance of two laws", given=(p, q), got=got, expected=expected, mistake=mistake)
+        raise wrong("the acceptance of two distributions", given=(p, q), got=got, expected=expected, mistake=mistake)
 
 
-def _equal_laws(acceptance: Function, rng: random.Random) -> None:
+def _equal_distributions(acceptance: Function, rng: random.Random) -> None:
     p = _draw(rng, 3)
     if abs(acceptance(p, p) - 1) > 1e-9:
         raise wrong("a draft equal to the target is always accepted", given=p, got=acceptance(p, p), expected=1)
@@ -36,5 +36,5 @@ def _any_numbers(mean: Callable[[Sequence[float]], float], rng: random.Random) -
         raise wrong("the mean", given=values, got=mean(values), expected=sum(values) / len(values))
 
 
-acceptance = Check("acceptance", [_different_laws, _equal_laws])
+acceptance = Check("acceptance", [_different_distributions, _equal_distributions])
 mean = Check("mean", [_any_numbers])

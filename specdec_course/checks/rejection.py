@@ -1,8 +1,8 @@
 """Checks of problem set 04, rejection sampling: one token, and a round of drafts.
 
-What the learner's code does with chance is enumerated, not sampled: `exact_law` visits every branch, and the result has
-to equal an oracle in fractions. So these checks never blame right code by bad luck. The one exception, the learner's
-own statistical test, is in `rejection_power`.
+What the learner's code does with chance is enumerated, not sampled: `exact_distribution` visits every branch, and the
+result has to equal an oracle in fractions. So these checks never blame right code by bad luck. The one exception, the
+learner's own statistical test, is in `rejection_power`.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from fractions import Fraction
 from typing import Any
 
 from specdec_course.checks import Check, wrong
-from specdec_course.checks.laws import (
+from specdec_course.checks.distributions import (
     ROUNDING,
-    Law,
+    Distribution,
     argmax,
     as_bool,
     as_list,
     as_numbers,
     as_tokens,
-    exact_law,
+    exact_distribution,
     floats,
     likely_slip,
     one_hot,
     plain,
     prefix_model,
-    random_law,
+    random_distribution,
     residual_of,
-    same_law,
+    same_distribution,
     scaled,
     show,
     softmax,
-    text_law,
+    text_distribution,
     total_variation,
 )
 from specdec_course.checks.rejection_bug import repair, witness
@@ -123,10 +123,10 @@ def _residual_slips(p: Sequence[Any], q: Sequence[Any]) -> dict[str, Sequence[An
     }
 
 
-def _look_at_residual(residual: Callable[..., Any], p: Law, q: Law) -> None:
+def _look_at_residual(residual: Callable[..., Any], p: Distribution, q: Distribution) -> None:
     given, expected = (floats(p), floats(q)), residual_of(p, q)
     got = as_numbers(residual(*given), "the residual")
-    if same_law(got, expected):
+    if same_distribution(got, expected):
         return
     likely = likely_slip(got, _residual_slips(p, q))
     if p == q:
@@ -146,26 +146,26 @@ def _look_at_residual(residual: Callable[..., Any], p: Law, q: Law) -> None:
 
 def _residual_values(residual: Callable[..., Any], rng: random.Random) -> None:
     for size in (3, rng.randrange(4, 7), rng.randrange(7, 12)):
-        p, q = random_law(rng, size), random_law(rng, size)
+        p, q = random_distribution(rng, size), random_distribution(rng, size)
         while sum(a > b for a, b in zip(p, q, strict=True)) < 1 + (size > 3):
-            p, q = random_law(rng, size), random_law(rng, size)
+            p, q = random_distribution(rng, size), random_distribution(rng, size)
         _look_at_residual(residual, p, q)
 
 
 def _residual_zeros(residual: Callable[..., Any], rng: random.Random) -> None:
-    """Laws with impossible tokens, a draft that is certain, and laws that share nothing."""
-    p, q = random_law(rng, 6, zeros=2), random_law(rng, 6, zeros=3)
+    """Distributions with impossible tokens, a draft that is certain, and distributions that share nothing."""
+    p, q = random_distribution(rng, 6, zeros=2), random_distribution(rng, 6, zeros=3)
     while p == q:
-        q = random_law(rng, 6, zeros=3)
+        q = random_distribution(rng, 6, zeros=3)
     _look_at_residual(residual, p, q)
-    p = random_law(rng, 5)
+    p = random_distribution(rng, 5)
     _look_at_residual(residual, p, one_hot(5, rng.randrange(5)))
-    _look_at_residual(residual, [*p, *[Fraction(0)] * 5], [*[Fraction(0)] * 5, *random_law(rng, 5)])
+    _look_at_residual(residual, [*p, *[Fraction(0)] * 5], [*[Fraction(0)] * 5, *random_distribution(rng, 5)])
 
 
 def _residual_nothing(residual: Callable[..., Any], rng: random.Random) -> None:
     """p = q: nothing is missing."""
-    p = random_law(rng, rng.randrange(3, 7))
+    p = random_distribution(rng, rng.randrange(3, 7))
     try:
         _look_at_residual(residual, p, list(p))
     except ZeroDivisionError:
@@ -176,7 +176,7 @@ def _residual_nothing(residual: Callable[..., Any], rng: random.Random) -> None:
 
 def _residual_rounded(residual: Callable[..., Any], rng: random.Random) -> None:
     """q is above p by the last binary digit of one entry: p and q differ, and nothing is missing."""
-    p = floats(random_law(rng, rng.randrange(3, 7)))
+    p = floats(random_distribution(rng, rng.randrange(3, 7)))
     i = rng.randrange(len(p))
     q = [*p[:i], math.nextafter(p[i], 1), *p[i + 1 :]]
     given = f"p = {p}, q = {q}"
@@ -185,7 +185,7 @@ def _residual_rounded(residual: Callable[..., Any], rng: random.Random) -> None:
         got = [float(x) for x in plain(residual(list(p), list(q)))]
     except ZeroDivisionError:
         raise wrong("nothing is missing, though p and q differ: return p", given=given, mistake=mistake) from None
-    if not same_law(got, p):
+    if not same_distribution(got, p):
         raise wrong(
             "nothing is missing, though p and q differ: return p", given=given, got=got, expected=p, mistake=mistake
         )
@@ -194,15 +194,15 @@ def _residual_rounded(residual: Callable[..., Any], rng: random.Random) -> None:
 def _residual_close(residual: Callable[..., Any], rng: random.Random) -> None:
     """Little is missing: 3/64 at most, and as little as 3/65536 (exact in single precision, too)."""
     for unit in (Fraction(1, 64), Fraction(1, 2**16)):
-        p = random_law(rng, 5)
+        p = random_distribution(rng, 5)
         while sum(a >= 3 * unit for a in p) < 2:
-            p = random_law(rng, 5)
+            p = random_distribution(rng, 5)
         more, some = rng.sample([i for i in range(5) if p[i] >= 3 * unit], 2)
         less = rng.choice([i for i in range(5) if i not in (more, some)])
         q = list(p)
         q[more], q[some], q[less] = q[more] - 2 * unit, q[some] - unit, q[less] + 3 * unit
         got = as_numbers(residual(floats(p), floats(q)), "the residual")
-        if same_law(got, p):
+        if same_distribution(got, p):
             raise wrong(
                 "p and q are close, but not equal: what is missing comes, however little it is",
                 given=f"p = {floats(p)}, q = {floats(q)}",
@@ -214,7 +214,7 @@ def _residual_close(residual: Callable[..., Any], rng: random.Random) -> None:
 
 
 def _residual_arguments(residual: Callable[..., Any], rng: random.Random) -> None:
-    p, q = floats(random_law(rng, 4)), floats(random_law(rng, 4))
+    p, q = floats(random_distribution(rng, 4)), floats(random_distribution(rng, 4))
     before = (list(p), list(q))
     residual(p, q)
     if (p, q) != before:
@@ -240,20 +240,24 @@ residual = Check(
 
 
 def _keep_shares(chances: Sequence[Any]) -> list[Any]:
-    """The law of the number of kept drafts, where place i keeps with chances[i] and the first rejection ends it."""
+    """The distribution of the number of kept drafts, where place i keeps with chances[i] and the first rejection ends
+    it.
+    """
     reached = [math.prod(chances[:i], start=Fraction(1)) for i in range(len(chances) + 1)]
     return [r * (1 - c) for r, c in zip(reached, chances, strict=False)] + reached[-1:]
 
 
 class _Block:
-    """Drafts x `[g]`, their laws q `[g, vocab]`, the target's p `[g + 1, vocab]`; each draft may be kept or dropped."""
+    """Drafts x `[g]`, their distributions q `[g, vocab]`, the target's p `[g + 1, vocab]`; each draft may be kept or
+    dropped.
+    """
 
     def __init__(self, rng: random.Random, gamma: int, size: int) -> None:
-        self.q: list[Law] = []
-        self.p: list[Law] = []
+        self.q: list[Distribution] = []
+        self.p: list[Distribution] = []
         self.x: list[int] = []
         while len(self.x) < gamma:
-            p, q = random_law(rng, size), random_law(rng, size)
+            p, q = random_distribution(rng, size), random_distribution(rng, size)
             possible = [x for x in range(size) if Fraction(1, 8) <= p[x] / q[x] <= Fraction(7, 8)]
             missing = [a - b for a, b in zip(p, q, strict=True) if a > b]
             # At least two different tokens missing: a residual that is certain hides slips.
@@ -261,14 +265,14 @@ class _Block:
                 self.p.append(p)
                 self.q.append(q)
                 self.x.append(rng.choice(possible))
-        self.p.append(random_law(rng, size))
+        self.p.append(random_distribution(rng, size))
         while total_variation(self.p[-1], self.p[-2]) < 0.1 or total_variation(self.p[-1], self.q[-1]) < 0.1:
-            self.p[-1] = random_law(rng, size)
+            self.p[-1] = random_distribution(rng, size)
 
     def chances(self) -> list[Fraction]:
         return [min(Fraction(1), p[x] / q[x]) for p, q, x in zip(self.p, self.q, self.x, strict=False)]
 
-    def law(self, verify: Callable[..., Any]) -> dict[tuple[int, ...], float]:
+    def distribution(self, verify: Callable[..., Any]) -> dict[tuple[int, ...], float]:
         """What the learner's verify does with this block."""
         return _verified(verify, self.x, self.q, self.p)
 
@@ -278,14 +282,14 @@ class _Block:
 
 
 def _verified(
-    verify: Callable[..., Any], x: Sequence[int], q: Sequence[Law], p: Sequence[Law]
+    verify: Callable[..., Any], x: Sequence[int], q: Sequence[Distribution], p: Sequence[Distribution]
 ) -> dict[tuple[int, ...], float]:
-    """The law of what verify emits for these drafts. Each emitted list is kept drafts and one more token."""
+    """The distribution of what verify emits for these drafts. Each emitted list is kept drafts and one more token."""
 
     def program(source: RandomSource) -> tuple[int, ...]:
         return _emitted(verify, list(x), [floats(row) for row in q], [floats(row) for row in p], source)
 
-    return exact_law(program)
+    return exact_distribution(program)
 
 
 def _emitted(
@@ -325,7 +329,7 @@ def _emitted(
 
 def _verify_none(verify: Callable[..., Any], rng: random.Random) -> None:
     """No draft at all."""
-    p = random_law(rng, 4)
+    p = random_distribution(rng, 4)
     try:
         got = [_verified(verify, [], [], [p]).get((x,), 0.0) for x in range(4)]
     except (IndexError, TypeError) as error:
@@ -335,11 +339,11 @@ def _verify_none(verify: Callable[..., Any], rng: random.Random) -> None:
             got=f"{type(error).__name__}: {error}",
             expected="one token, drawn from p[0]",
         ) from None
-    if not same_law(got, p):
+    if not same_distribution(got, p):
         raise wrong(
             "no draft at all (gamma = 0): one token from p[0] is wanted",
             given=f"drafts = [], q = [], p = [{show(p)}]",
-            got=f"law of the token {show(got)}",
+            got=f"distribution of the token {show(got)}",
             expected=show(p),
         )
 
@@ -347,9 +351,9 @@ def _verify_none(verify: Callable[..., Any], rng: random.Random) -> None:
 def _all_kept(verify: Callable[..., Any], rng: random.Random, clear: bool) -> None:
     """p = q: all drafts are kept. `clear`: look at what has one cause only."""
     gamma = rng.randrange(2, 5)
-    q = [random_law(rng, 4) for _ in range(gamma)]
+    q = [random_distribution(rng, 4) for _ in range(gamma)]
     x = [rng.randrange(4) for _ in range(gamma)]
-    lengths = {len(e) for e in _verified(verify, x, q, [*q, random_law(rng, 4)])}
+    lengths = {len(e) for e in _verified(verify, x, q, [*q, random_distribution(rng, 4)])}
     if lengths != {gamma + 1} and (not clear or lengths in ({gamma}, {1})):
         raise wrong(
             f"p = q at each of {gamma} places: all drafts are kept, and the bonus is added",
@@ -373,18 +377,18 @@ def _verify_certain(verify: Callable[..., Any], rng: random.Random) -> None:
     """Drafts that must be kept, and a draft that is impossible."""
     _all_kept(verify, rng, clear=False)
     gamma = rng.randrange(2, 5)
-    q = [random_law(rng, 4) for _ in range(gamma)]
+    q = [random_distribution(rng, 4) for _ in range(gamma)]
     x = [rng.randrange(4) for _ in range(gamma)]
-    never = random_law(rng, 4)
+    never = random_distribution(rng, 4)
     never[x[0]] = Fraction(0)
-    rows = [scaled(never), *q[1:], random_law(rng, 4)]
+    rows = [scaled(never), *q[1:], random_distribution(rng, 4)]
     came = _verified(verify, x, q, rows)
     bad = next((emitted for emitted in came if emitted[0] == x[0]), None)
     if bad is None:
         return
     # All other drafts are kept (p = q), so a round of one or two tokens shows that the draft was rejected.
     if {len(emitted) for emitted in came} == {1}:
-        law = [came.get((y,), 0.0) for y in range(4)]
+        distribution = [came.get((y,), 0.0) for y in range(4)]
         slips = {
             "it was rejected, but the correction may be it again: p and q of the residual are swapped.": residual_of(
                 q[0], rows[0]
@@ -394,7 +398,7 @@ def _verify_certain(verify: Callable[..., Any], rng: random.Random) -> None:
             "it was rejected, but the correction may be it again: that uses row p[i + 1].": residual_of(rows[1], q[0]),
         }
         likely = likely_slip(
-            law, slips, "it was rejected, but the correction may be it again: the residual of which p?"
+            distribution, slips, "it was rejected, but the correction may be it again: the residual of which p?"
         )
     elif {len(emitted) for emitted in came} == {2}:
         likely = "the rejected draft stands before the correction: only the drafts before it stay, drafts[:i]."
@@ -412,8 +416,8 @@ def _verify_kept(verify: Callable[..., Any], rng: random.Random) -> None:
     """How many drafts are kept, for given drafts."""
     for gamma, size in ((3, 5), (2, 4), (4, 4), (1, 3)):
         block = _Block(rng, gamma, size)
-        law = block.law(verify)
-        got = [sum(share for emitted, share in law.items() if len(emitted) == n + 1) for n in range(gamma + 1)]
+        distribution = block.distribution(verify)
+        got = [sum(share for emitted, share in distribution.items() if len(emitted) == n + 1) for n in range(gamma + 1)]
         right = block.chances()
         x, p, q = block.x, block.p, block.q
         one = Fraction(1)
@@ -428,18 +432,18 @@ def _verify_kept(verify: Callable[..., Any], rng: random.Random) -> None:
             ],
             "kept with p(x), as in sample and match or for a draft that is certain: exact, but it keeps fewer. "
             "The rule of this part keeps with min(1, p/q).": [p[i][x[i]] for i in places],
-            "the row of p is one too far: draft i was proposed after i drafts, its law is p[i].": [
+            "the row of p is one too far: draft i was proposed after i drafts, its distribution is p[i].": [
                 min(one, p[i + 1][x[i]] / q[i][x[i]]) for i in places
             ],
             "q[0] is used at every place: draft i was drawn from q[i].": [
                 min(one, p[i][x[i]] / q[0][x[i]]) for i in places
             ],
-            "p[0] is used at every place: the target's law for draft i is p[i].": [
+            "p[0] is used at every place: the target's distribution for draft i is p[i].": [
                 min(one, p[0][x[i]] / q[i][x[i]]) for i in places
             ],
             "kept with 1 - p/q: that is the chance of a rejection.": [1 - r for r in right],
         }
-        if not same_law(got, _keep_shares(right)):
+        if not same_distribution(got, _keep_shares(right)):
             shares = {text: _keep_shares(chances) for text, chances in slips.items()}
             shares["the last draft is not tested."] = _keep_shares([*right[:-1], one])
             counted = _keep_shares([])
@@ -456,7 +460,7 @@ def _verify_kept(verify: Callable[..., Any], rng: random.Random) -> None:
             ]
             shares["drafts behind the first rejection are counted: [yes, no, yes, yes] keeps one."] = counted
             raise wrong(
-                "the number of kept drafts follows another law than it should",
+                "the number of kept drafts follows another distribution than it should",
                 given=str(block),
                 got=f"chance to keep 0, 1, ... {gamma}: {show(got)}",
                 expected=show(_keep_shares(right)),
@@ -464,40 +468,40 @@ def _verify_kept(verify: Callable[..., Any], rng: random.Random) -> None:
             )
 
 
-def _last_token(law: Mapping[tuple[int, ...], float], length: int, size: int) -> list[float] | None:
-    """The law of the last token among outcomes of this length; None where there are none."""
-    share = sum(chance for emitted, chance in law.items() if len(emitted) == length)
+def _last_token(distribution: Mapping[tuple[int, ...], float], length: int, size: int) -> list[float] | None:
+    """The distribution of the last token among outcomes of this length; None where there are none."""
+    share = sum(chance for emitted, chance in distribution.items() if len(emitted) == length)
     if share < ROUNDING:
         return None
     last: dict[int, float] = {}
-    for emitted, chance in law.items():
+    for emitted, chance in distribution.items():
         if len(emitted) == length:
             last[emitted[-1]] = last.get(emitted[-1], 0.0) + chance / share
     return as_list(last, size)
 
 
 def _verify_corrections(verify: Callable[..., Any], rng: random.Random) -> None:
-    """The law of the token that ends a round with a rejection, at each place."""
+    """The distribution of the token that ends a round with a rejection, at each place."""
     for gamma, size in ((3, 5), (1, 4)):
         block = _Block(rng, gamma, size)
-        law = block.law(verify)
+        distribution = block.distribution(verify)
         for i in range(gamma):
-            got, p, q, x = _last_token(law, i + 1, size), block.p[i], block.q[i], block.x[i]
+            got, p, q, x = _last_token(distribution, i + 1, size), block.p[i], block.q[i], block.x[i]
             expected = residual_of(p, q)
             if got is None:
                 raise wrong(f"a round of {i + 1} tokens never came: the draft at place {i} is never rejected")
-            if same_law(got, expected):
+            if same_distribution(got, expected):
                 continue
             slips: dict[str, Sequence[Any]] = {
                 "tokens with p < q turn up after rejections: did you sample from p instead of the residual?": p,
-                "the correction comes from q, the draft's law.": q,
+                "the correction comes from q, the draft's distribution.": q,
                 "q is subtracted at the rejected token alone.": scaled(
                     [max(0, a - b) if y == x else a for y, (a, b) in enumerate(zip(p, q, strict=True))]
                 ),
                 "p without the rejected token: that is right only for a draft that is certain.": scaled(
                     [0 if y == x else a for y, a in enumerate(p)]
                 ),
-                "the correction comes from p[i + 1], the law behind the rejected draft.": block.p[i + 1],
+                "the correction comes from p[i + 1], the distribution behind the rejected draft.": block.p[i + 1],
                 "the correction is the rejected draft; or p and q of the residual are swapped.": one_hot(size, x),
                 "q - p instead of p - q, the tokens that the draft likes too much: p and q of the residual are "
                 "swapped.": residual_of(q, p),
@@ -513,19 +517,19 @@ def _verify_corrections(verify: Callable[..., Any], rng: random.Random) -> None:
             slips["the target's best token is taken: the correction is drawn."] = one_hot(size, argmax(p))
             slips |= _residual_slips(p, q)
             raise wrong(
-                f"the correction at place {i} follows another law than it should",
+                f"the correction at place {i} follows another distribution than it should",
                 given=f"p[{i}] = {show(p)}, q[{i}] = {show(q)}, rejected draft {x}",
-                got=f"law of the correction {show(got)}",
+                got=f"distribution of the correction {show(got)}",
                 expected=f"the residual {show(expected)}",
                 mistake=likely_slip(got, slips),
             )
 
 
 def _verify_bonus(verify: Callable[..., Any], rng: random.Random) -> None:
-    """The law of the token after all drafts were kept."""
+    """The distribution of the token after all drafts were kept."""
     for gamma, size in ((3, 4), (1, 4)):
         block = _Block(rng, gamma, size)
-        got = _last_token(block.law(verify), gamma + 1, size)
+        got = _last_token(block.distribution(verify), gamma + 1, size)
         p = block.p
         if got is None:
             raise wrong(
@@ -533,11 +537,11 @@ def _verify_bonus(verify: Callable[..., Any], rng: random.Random) -> None:
                 given=str(block),
                 mistake="no bonus: after the last kept draft the target gives one token more.",
             )
-        if not same_law(got, p[-1]):
+        if not same_distribution(got, p[-1]):
             slips: dict[str, Sequence[Any]] = {
                 f"this is the last draft's row: after {gamma} kept drafts the bonus comes from p[{gamma}].": p[-2],
                 "this is p[0]: the bonus comes after all drafts, from the last row of p.": p[0],
-                "this is the draft's law: the bonus is the target's own.": block.q[-1],
+                "this is the draft's distribution: the bonus is the target's own.": block.q[-1],
                 "this is a residual: where nothing was rejected nothing has to be made up for.": residual_of(
                     p[-2], block.q[-1]
                 ),
@@ -545,16 +549,16 @@ def _verify_bonus(verify: Callable[..., Any], rng: random.Random) -> None:
                 "the likeliest token is taken: the bonus is drawn.": one_hot(size, argmax(p[-1])),
             }
             raise wrong(
-                "the bonus follows another law than it should",
+                "the bonus follows another distribution than it should",
                 given=f"{gamma} draft{'s' * (gamma > 1)}, all kept, rows of p: {'; '.join(map(show, p))}",
-                got=f"law of the bonus {show(got)}",
+                got=f"distribution of the bonus {show(got)}",
                 expected=f"p[{gamma}] = {show(p[-1])}",
                 mistake=likely_slip(got, slips),
             )
 
 
 def _verify_text(verify: Callable[..., Any], rng: random.Random) -> None:
-    """A whole round with models whose laws depend on the prefix, and then the target alone."""
+    """A whole round with models whose distributions depend on the prefix, and then the target alone."""
     target, draft = prefix_model(rng, 3), prefix_model(rng, 3)
 
     def program(source: RandomSource) -> tuple[int, ...]:
@@ -566,25 +570,25 @@ def _verify_text(verify: Callable[..., Any], rng: random.Random) -> None:
         p = [target(x[:i]) for i in range(3)]
         return _emitted(verify, x, q, p, source)
 
-    rounds = exact_law(program)
-    got, expected = text_law(rounds, target, 3, 3), text_law({(): 1.0}, target, 3, 3)
-    if not same_law(got, expected):
+    rounds = exact_distribution(program)
+    got, expected = text_distribution(rounds, target, 3, 3), text_distribution({(): 1.0}, target, 3, 3)
+    if not same_distribution(got, expected):
         texts = list(itertools.product(range(3), repeat=3))
         worst = max(range(len(got)), key=lambda i: abs(got[i] - expected[i]))
         first = [sum(share for text, share in zip(texts, got, strict=True) if text[0] == x) for x in range(3)]
         p, q = target([]), draft([])
         beta = sum(map(min, p, q))
         slips = {
-            "tokens with p < q come too often: the first token follows min(p, q) + (1 - beta) p, the law that a "
+            "tokens with p < q come too often: the first token follows min(p, q) + (1 - beta) p, which a "
             "correction from p gives.": [min(a, b) + (1 - beta) * a for a, b in zip(p, q, strict=True)],
             "the first token is the draft's, untested.": q,
         }
         raise wrong(
-            "two drafts, drawn from their laws and verified, and the target alone behind them: the text does not "
-            "follow the target's law",
-            given=f"a first token with p = {show(p)}, q = {show(q)}, and laws that depend on the prefix",
-            got=f"text {list(texts[worst])} with probability {got[worst]:.5f}; law of the first token {show(first)}",
-            expected=f"{expected[worst]:.5f}; law of the first token {show(p)}",
+            "two drafts, drawn and verified, and the target alone after them: the text does not "
+            "follow the target's distribution",
+            given=f"a first token with p = {show(p)}, q = {show(q)}, and distributions that depend on the prefix",
+            got=f"text {list(texts[worst])} with probability {got[worst]:.5f}; the first token follows {show(first)}",
+            expected=f"{expected[worst]:.5f}; distribution of the first token {show(p)}",
             mistake=likely_slip(first, slips),
         )
 
@@ -607,7 +611,7 @@ def _verify_arguments(verify: Callable[..., Any], rng: random.Random) -> None:
                 )
         return 0
 
-    exact_law(program)
+    exact_distribution(program)
 
 
 verify = Check(

@@ -8,21 +8,21 @@ from fractions import Fraction
 from typing import Any
 
 from specdec_course.checks import Check, wrong
-from specdec_course.checks.laws import (
-    Law,
+from specdec_course.checks.distributions import (
+    Distribution,
     Model,
     as_list,
     as_numbers,
     as_pair,
     as_tokens,
-    exact_law,
+    exact_distribution,
     floats,
     likely_slip,
     one_hot,
     prefix_model,
-    same_law,
+    same_distribution,
     show,
-    text_law,
+    text_distribution,
     total_variation,
 )
 from specdec_ref.sampling import RandomSource
@@ -31,15 +31,15 @@ from specdec_ref.sampling import RandomSource
 def _careful_draft(draft: Model, prefix: list[int], gamma: int, source: RandomSource, sure: float = 0.5) -> Any:
     """The given code with its bug, as it stands in the notebook: an unsure draft is dropped after it was drawn."""
     drafts: list[int] = []
-    laws: list[Any] = []
+    distributions: list[Any] = []
     while len(drafts) < gamma:
         q = draft(prefix + drafts)
-        x = source.categorical(q)  # type: ignore[arg-type]
+        x = source.categorical(q)
         if q[x] < sure:
             break
         drafts.append(x)
-        laws.append(q)
-    return drafts, laws
+        distributions.append(q)
+    return drafts, distributions
 
 
 def _behind(model: Model, prefix: Sequence[int]) -> Model:
@@ -50,28 +50,31 @@ def _behind(model: Model, prefix: Sequence[int]) -> Model:
 def _round(
     drafter: Callable[..., Any], target: Model, draft: Model, gamma: int, sure: float, prefix: Sequence[int] = ()
 ) -> dict[Any, float]:
-    """The law of a round behind `prefix` with these drafts, verified as it should be."""
+    """The distribution of a round behind `prefix` with these drafts, verified as it should be."""
     target = _behind(target, prefix)
 
     def program(source: RandomSource) -> tuple[int, ...]:
-        drafts, laws = as_pair(drafter(draft, list(prefix), gamma, source, sure), "repaired_draft")
+        drafts, distributions = as_pair(drafter(draft, list(prefix), gamma, source, sure), "repaired_draft")
         x = list(as_tokens(drafts, "the drafts"))
-        q = [as_numbers(law, "each reported law") for law in laws]
+        q = [as_numbers(distribution, "each reported distribution") for distribution in distributions]
         if len(x) > gamma or len(q) != len(x):
-            raise wrong(f"at most {gamma} drafts, and one law for each", got=f"{len(x)} drafts and {len(q)} laws")
-        for i, (token, law) in enumerate(zip(x, q, strict=True)):
+            raise wrong(
+                f"at most {gamma} drafts, and one distribution for each",
+                got=f"{len(x)} drafts and {len(q)} distributions",
+            )
+        for i, (token, distribution) in enumerate(zip(x, q, strict=True)):
             p = target(x[:i])
-            if not 0 <= token < len(law) or law[token] <= 0:
+            if not 0 <= token < len(distribution) or distribution[token] <= 0:
                 raise wrong(
-                    "a draft has probability 0 in the law that was reported for it",
-                    got=f"draft {token}, law {show(law)}",
+                    "a draft has probability 0 in the distribution that was reported for it",
+                    got=f"draft {token}, distribution {show(distribution)}",
                 )
-            if not source.bernoulli(min(1.0, p[token] / law[token])):
-                missing = [max(0.0, a - b) for a, b in zip(p, law, strict=True)]
+            if not source.bernoulli(min(1.0, p[token] / distribution[token])):
+                missing = [max(0.0, a - b) for a, b in zip(p, distribution, strict=True)]
                 return (*x[:i], source.categorical(missing if sum(missing) > 1e-12 else p))  # type: ignore[arg-type]
-        return (*x, source.categorical(target(x)))  # type: ignore[arg-type]
+        return (*x, source.categorical(target(x)))
 
-    return exact_law(program)
+    return exact_distribution(program)
 
 
 def _witness_shows(witness: Callable[..., Any], rng: random.Random) -> None:
@@ -79,15 +82,15 @@ def _witness_shows(witness: Callable[..., Any], rng: random.Random) -> None:
     if not isinstance(returned, (tuple, list)) or len(returned) != 3:
         raise wrong("witness has to return three lists: p, q, emitted", got=repr(returned))
     p, q = as_numbers(returned[0], "p"), as_numbers(returned[1], "q")
-    law = returned[2]
-    if isinstance(law, dict):  # as first_token_law gives it
-        law = [law.get(x, 0.0) for x in range(len(p))]
-    claimed = as_numbers(law, "emitted")
+    distribution = returned[2]
+    if isinstance(distribution, dict):  # as first_token_distribution gives it
+        distribution = [distribution.get(x, 0.0) for x in range(len(p))]
+    claimed = as_numbers(distribution, "emitted")
     if len({len(p), len(q), len(claimed)}) != 1 or len(p) < 2:
         raise wrong("p, q and emitted need one number for each of the same tokens", got=f"{p}, {q}, {claimed}")
-    for name, law in (("p", p), ("q", q)):
-        if min(law) < 0 or abs(sum(law) - 1) > 1e-6:
-            raise wrong(f"{name} is no law: no entry below 0, and a sum of 1", got=show(law))
+    for name, distribution in (("p", p), ("q", q)):
+        if min(distribution) < 0 or abs(sum(distribution) - 1) > 1e-6:
+            raise wrong(f"{name} is no distribution: no entry below 0, and a sum of 1", got=show(distribution))
     rounds = _round(_careful_draft, lambda _: p, lambda _: q, gamma=1, sure=0.5)
     first: dict[int, float] = {}
     for emitted, share in rounds.items():
@@ -106,7 +109,7 @@ def _witness_shows(witness: Callable[..., Any], rng: random.Random) -> None:
         raise wrong(
             "on this input the given code is right, or nearly so: a total variation of 0.02 or more is wanted",
             given=given,
-            got=f"law of the first token {show(came)}, total variation {total_variation(came, p):.3f}",
+            got=f"distribution of the first token {show(came)}, total variation {total_variation(came, p):.3f}",
             mistake=likely,
         )
     if max(abs(a - b) for a, b in zip(claimed, came, strict=True)) > 0.0051:  # 0.135 is 0.14 in two digits
@@ -117,7 +120,7 @@ def _witness_shows(witness: Callable[..., Any], rng: random.Random) -> None:
             "the draws from p, after a draft was dropped, are left out.": sure_part,
         }
         raise wrong(
-            "the input shows the bug, but the law that comes out is another one than you say",
+            "the input shows the bug, but the distribution that comes out is another one than you say",
             given=given,
             got=f"emitted = {show(claimed)}",
             expected=show(came),
@@ -138,36 +141,38 @@ def _repair_exact(repaired_draft: Callable[..., Any], rng: random.Random) -> Non
         while not sure <= max(draft(prefix)) < 1 or min(draft(prefix)) >= sure:
             draft = prefix_model(rng, 3)
         behind = _behind(target, prefix)
-        got = text_law(_round(repaired_draft, target, draft, 2, sure, prefix), behind, 3, 3)
-        expected = text_law({(): 1.0}, behind, 3, 3)
-        if same_law(got, expected):
+        got = text_distribution(_round(repaired_draft, target, draft, 2, sure, prefix), behind, 3, 3)
+        expected = text_distribution({(): 1.0}, behind, 3, 3)
+        if same_distribution(got, expected):
             continue
-        given_code = text_law(_round(_careful_draft, target, draft, 2, sure, prefix), behind, 3, 3)
+        given_code = text_distribution(_round(_careful_draft, target, draft, 2, sure, prefix), behind, 3, 3)
         first = [sum(got[9 * x : 9 * x + 9]) for x in range(3)]
         slips = {
-            "this is still the law of the given code: a draft that was drawn is dropped because of what it is. Decide "
+            "this is still what the given code does: a draft that was drawn is dropped because of what it is. Decide "
             "before the draw, or propose it and stop behind it.": given_code
         }
         raise wrong(
-            "with the repaired drafts the text does not follow the target's law",
+            "with the repaired drafts the text does not follow the target's distribution",
             given=f"prefix = {prefix}, gamma = 2, sure = {sure}, first token: p = {show(behind([]))}, "
             f"q = {show(draft(prefix))}",
-            got=f"law of the first token {show(first)} (and of the text behind it)",
+            got=f"distribution of the first token {show(first)} (and of the text behind it)",
             expected=show(behind([])),
             mistake=likely_slip(
-                got, slips, "the law that is reported has to be the one that the draft was drawn from, for each draft."
+                got,
+                slips,
+                "the distribution that is reported has to be the one that the draft was drawn from, for each draft.",
             ),
         )
 
 
-def _proposals(repaired_draft: Callable[..., Any], q: Law, gamma: int, sure: float) -> set[int]:
+def _proposals(repaired_draft: Callable[..., Any], q: Distribution, gamma: int, sure: float) -> set[int]:
     """How many drafts may come."""
 
     def program(source: RandomSource) -> int:
         drafts, _ = as_pair(repaired_draft(lambda _: floats(q), [], gamma, source, sure), "repaired_draft")
         return len(as_tokens(drafts, "the drafts"))
 
-    return set(exact_law(program, certain=True))
+    return set(exact_distribution(program, certain=True))
 
 
 def _repair_drafts(repaired_draft: Callable[..., Any], rng: random.Random) -> None:
@@ -231,7 +236,7 @@ def _repair_prefix(repaired_draft: Callable[..., Any], rng: random.Random) -> No
             )
         return 0
 
-    exact_law(program, certain=True)
+    exact_distribution(program, certain=True)
 
 
 repair = Check("repair", [_repair_exact, _repair_drafts, _repair_stops, _repair_prefix])

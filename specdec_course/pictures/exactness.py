@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from specdec_course.pictures.plots import BLACK, BLUE, GREEN, ORANGE, RED, SKY, new_figure, show
 from specdec_course.pictures.widgets import explorer, slider
 from specdec_ref.interfaces import Rule
-from specdec_ref.proof.rational import round_law
+from specdec_ref.proof.rational import round_distribution
 
 
 class Step(NamedTuple):
@@ -26,31 +26,32 @@ class Step(NamedTuple):
 
     @property
     def residual(self) -> list[float]:
-        """The law of the correction; zeros where nothing is ever rejected."""
+        """The distribution of the correction; zeros where nothing is ever rejected."""
         rejected = sum(self.corrected)
         return [c / rejected if rejected > 0 else 0.0 for c in self.corrected]
 
 
 def one_step(p: Sequence[float], q: Sequence[float], rule: str | Rule = "token") -> Step:
-    """One draft from `q` through the production rule against `p`, every branch of it; laws of equal length.
+    """One draft from `q` through the production rule against `p`, every branch of it; distributions of equal length.
 
-    Raises ValueError where the lengths differ or a law does not sum to 1.
+    Raises ValueError where the lengths differ or a distribution does not sum to 1.
     """
-    if len(p) != len(q) or any(abs(sum(law) - 1) > 1e-9 or min(law) < 0 for law in (p, q)):
+    if len(p) != len(q) or any(abs(sum(distribution) - 1) > 1e-9 or min(distribution) < 0 for distribution in (p, q)):
         raise ValueError(f"p and q need the same tokens and a sum of 1 each: {list(p)}, {list(q)}")
     parts = ([0.0] * len(p), [0.0] * len(p))
-    for (accepted, tokens), probability in round_law(rule, lambda _: p, lambda _: q).items():
+    for (accepted, tokens), probability in round_distribution(rule, lambda _: p, lambda _: q).items():
         parts[0 if accepted else 1][tokens[0]] += probability
     return Step(*parts)
 
 
-def percent(law: Sequence[float]) -> str:
-    """A law in words: "60%, 30%, 10%"."""
-    return ", ".join(f"{100 * x:.0f}%" for x in law)
+def percent(distribution: Sequence[float]) -> str:
+    """A distribution in words: "60%, 30%, 10%"."""
+    return ", ".join(f"{100 * x:.0f}%" for x in distribution)
 
 
 def rejection_figure(p: Sequence[float], q: Sequence[float]) -> Figure:
-    """Three panels: p and q with the mass they share, the law of the correction, and what is emitted in its two parts.
+    """Three panels: p and q with the mass they share, the distribution of the correction, and what is emitted in its
+    two parts.
 
     The last two come from the production rule, enumerated; p is marked again on what is emitted.
     """
@@ -107,13 +108,13 @@ def exactness_explorer(p: Sequence[int] = (6, 3, 1), q: Sequence[int] = (1, 3, 6
     """Move p and q, three tokens each, by weights of 0 to 10 that are divided by their sum."""
 
     def render(**weights: int) -> str:
-        laws = []
+        distributions = []
         for name in ("p", "q"):
-            law = [weights[f"{name}{x}"] for x in range(3)]
-            if sum(law) == 0:
+            distribution = [weights[f"{name}{x}"] for x in range(3)]
+            if sum(distribution) == 0:
                 return f"<p>All three weights of {name} are 0: raise one of them.</p>"
-            laws.append([w / sum(law) for w in law])
-        return step_html(*laws)
+            distributions.append([w / sum(distribution) for w in distribution])
+        return step_html(*distributions)
 
     sliders = {
         f"{name}{x}": slider(f"{name}: weight of token {x}", weights[x], 0, 10)
@@ -123,13 +124,15 @@ def exactness_explorer(p: Sequence[int] = (6, 3, 1), q: Sequence[int] = (1, 3, 6
     return explorer(render, **sliders)
 
 
-def histogram_figure(law: Sequence[float], counts: Mapping[int, Sequence[int]]) -> Figure:
-    """Frequencies after more and more draws, a panel for each number of draws, with the law marked on them."""
+def histogram_figure(distribution: Sequence[float], counts: Mapping[int, Sequence[int]]) -> Figure:
+    """Frequencies after more and more draws, a panel for each number of draws, with the distribution marked on them."""
     figure, panels = new_figure(3.2 * len(counts), 3.2, columns=len(counts))
-    tokens = range(len(law))
+    tokens = range(len(distribution))
     for ax, (draws, counted) in zip(panels, counts.items(), strict=True):
         ax.bar(tokens, [c / draws for c in counted], 0.6, color=BLUE, label="seen")
-        ax.plot(tokens, law, "D", color=ORANGE, markeredgecolor=BLACK, markersize=9, linestyle="none", label="p")
+        ax.plot(
+            tokens, distribution, "D", color=ORANGE, markeredgecolor=BLACK, markersize=9, linestyle="none", label="p"
+        )
         ax.set_title(f"{draws:,} draws")
         ax.set_xticks(tokens)
         ax.set_xlabel("token")
@@ -144,7 +147,8 @@ def convergence_figure(
 ) -> Figure:
     """TV between the frequencies and p over the number of draws, on two log axes; a distance of 0 has no place there.
 
-    distances: for each program its TV after each of `draws`. limits: the exact TV of a program's law, where not 0.
+    distances: for each program its TV after each of `draws`. limits: the exact TV of a program's distribution, where
+        not 0.
     """
     figure, (ax,) = new_figure(8, 4.2)
     for name, values in distances.items():

@@ -95,8 +95,8 @@ def draw_lengths(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Prompt and output lengths of `n` requests in tokens, `[n]` each: log-normal, at least 1, `max_len` together.
 
-    The means, before clipping, are those of ShareGPT in Kwon et al., figure 11; that the law is log-normal, and
-    `sigma`, the standard deviation of its logarithm, are assumptions.
+    The means, before clipping, are those of ShareGPT in Kwon et al., figure 11; that the distribution is log-normal,
+    and `sigma`, the standard deviation of its logarithm, are assumptions.
     """
     prompts = rng.lognormal(np.log(mean_prompt) - sigma**2 / 2, sigma, n)
     outputs = rng.lognormal(np.log(mean_output) - sigma**2 / 2, sigma, n)

@@ -63,7 +63,7 @@ def speedup(alpha: float, gamma: int, c: float, v: VerifyCost = 1.0) -> float:
 
 
 def speedup_from_accepted(r: float, gamma: int, c: float, v: VerifyCost = 1.0) -> float:
-    """S = (1 + gamma r) / (gamma c + v(gamma)) from accepted/drafted, whatever the law of acceptance is."""
+    """S = (1 + gamma r) / (gamma c + v(gamma)) from accepted/drafted, whatever the distribution of acceptance is."""
     if not 0 <= r <= 1 or gamma < 0 or c < 0:
         raise ValueError(f"need r in [0, 1], gamma >= 0 and c >= 0, got {r}, {gamma} and {c}")
     return (1 + gamma * r) / (gamma * c + _verify_cost(v, gamma))

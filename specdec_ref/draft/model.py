@@ -71,7 +71,7 @@ class DraftModelDrafter(Drafter):
             self._fed = list(tokens[: self.cache.length])
         new = list(tokens[self.cache.length :])
         drafted: list[int] = []
-        laws = []
+        distributions = []
         for _ in range(gamma):
             ids = torch.tensor(self._own_ids(new), device=self.model.device)
             logits = self.model.forward(ids, self.cache, slice(len(ids) - 1, None))
@@ -80,11 +80,11 @@ class DraftModelDrafter(Drafter):
             if self._sampling.reads_context and not q.any():  # all that a smaller vocabulary holds is forbidden
                 break
             drafted.append(source.categorical(q[0]))
-            laws.append(q)
+            distributions.append(q)
             if drafted[-1] in self._sampling.eos:  # what comes behind it is never kept
                 break
             new = drafted[-1:]
-        return Proposal(drafted, None if self._sampling.greedy or not laws else torch.cat(laws))
+        return Proposal(drafted, None if self._sampling.greedy or not distributions else torch.cat(distributions))
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Cut the cache to what it shares with the committed sequence, without the pending token."""

@@ -16,7 +16,7 @@ from specdec_ref.sampling import RandomSource, Sampling
 class NGramDrafter(Drafter):
     """Find the last `max_ngram`..`min_ngram` tokens earlier in the sequence, longest match first.
 
-    What followed the latest such place is proposed; the law is one-hot, since nothing is drawn. Each token is
+    What followed the latest such place is proposed; the distribution is one-hot, since nothing is drawn. Each token is
     indexed once, so a generation costs time linear in its length.
     trust: how many tokens are proposed for each token that the two places share before them. A single word that came
         before says little about what follows, a shared sentence a lot. None always proposes what is asked for.

@@ -3,7 +3,7 @@
 Of g drafts, each accepted with probability alpha, a round gives E(g) = 1 + alpha + ... + alpha^g tokens (Leviathan et
 al. 2023, equation 1) and costs T(g + 1). The g with the largest E(g) / T(g + 1) is taken. T is measured beforehand,
 alpha is what the last rounds of this generation showed. The choice depends on counts of earlier rounds alone, never on
-what is drawn in the round, so the output's law stays the target's.
+what is drawn in the round, so the output's distribution stays the target's.
 """
 
 from __future__ import annotations

@@ -32,10 +32,12 @@ NAMES_ELSEWHERE = {
 }
 """What other libraries call an option, and what it is here."""
 
-LAW_TOLERANCE = 1e-4
-"""How far a law's sum may be from 1: float32 stays well within it, and the output's law is off by less."""
-LAW_TOLERANCE_16 = 1e-2
-"""The same for laws in 16 bits, which are normalised then, as whoever drew from them has done."""
+DISTRIBUTION_TOLERANCE = 1e-4
+"""How far a distribution's sum may be from 1: float32 stays well within it, and the output's distribution is off by
+less.
+"""
+DISTRIBUTION_TOLERANCE_16 = 1e-2
+"""The same for distributions in 16 bits, which are normalised then, as whoever drew from them has done."""
 
 
 def whole(name: str, value: Any) -> int:
@@ -102,7 +104,8 @@ def check_drafter(drafter: Any) -> None:
 
 
 def check_proposal(proposal: Any, gamma: int, vocab_size: int) -> Proposal:
-    """The proposal, laws in 16 bits normalised. Raises ValueError or TypeError for what would break output silently.
+    """The proposal, distributions in 16 bits normalised. Raises ValueError or TypeError for what would break output
+    silently.
 
     gamma: how many tokens were asked for; vocab_size: the target's.
     """
@@ -119,20 +122,20 @@ def check_proposal(proposal: Any, gamma: int, vocab_size: int) -> Proposal:
     if probs is not None and len(tokens):
         if probs.shape[-1] > vocab_size:
             raise ValueError(
-                f"the draft's laws have {probs.shape[-1]} tokens, the target {vocab_size}: crop the logits"
+                f"the draft's distributions have {probs.shape[-1]} tokens, the target {vocab_size}: crop the logits"
             )
         rounded = probs.dtype in (torch.float16, torch.bfloat16)
         sums, least = probs.sum(-1, dtype=torch.float32), probs.amin().item()
-        tolerance = LAW_TOLERANCE_16 if rounded else LAW_TOLERANCE
+        tolerance = DISTRIBUTION_TOLERANCE_16 if rounded else DISTRIBUTION_TOLERANCE
         if not (((sums - 1).abs() <= tolerance).all() and least >= 0):
             raise ValueError(
-                f"the draft's laws sum to {[round(s, 5) for s in sums.tolist()]}, least entry {least:.3g}: "
+                f"the draft's distributions sum to {[round(s, 5) for s in sums.tolist()]}, least entry {least:.3g}: "
                 "each has to be a probability distribution, the one its token was drawn from"
             )
         for i, x in enumerate(tokens):
             if x >= probs.shape[-1] or probs[i, x] <= 0:
                 raise ValueError(
-                    f"drafted token {x} at place {i} has probability 0 in its law: report the one it was drawn from"
+                    f"drafted token {x} at place {i} has probability 0: report the distribution it was drawn from"
                 )
         if rounded:
             return replace(proposal, probs=probs.float() / sums.unsqueeze(-1))

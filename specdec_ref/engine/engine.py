@@ -2,8 +2,8 @@
 
 Tokens are *drafted* or *committed* (part of the output for good). The last committed token is *pending*: chosen, but
 not yet taken in by the target. Between rounds the target's cache holds exactly the committed tokens without the
-pending one. So a round feeds the pending token and the drafts, and gets the laws it needs: one for each draft, and
-one more behind the last.
+pending one. So a round feeds the pending token and the drafts, and gets the distributions it needs: one for each
+draft, and one more behind the last.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Run:
 
     cache: the target's; None before the prompt is taken in, so that a stream nobody reads holds no memory.
     logprobs: one for each new token, None where nobody asked.
-    by_argmax: the argmax of each row decides, so that no law over the vocabulary is needed.
+    by_argmax: the argmax of each row decides, so that no distribution over the vocabulary is needed.
     """
 
     tokens: list[int]

@@ -20,7 +20,8 @@ class Stats:
     tested_by_position, accepted_by_position: the same by place in the draft, first place first.
     drafted_by_round, accepted_by_round: drafts proposed and accepted in each round.
     origins: origin of each emitted token, "accepted", "corrected" or "bonus".
-    lossless: whether the rule keeps the target's law; False for a lossy one, None for a function of the user's own.
+    lossless: whether the rule keeps the target's distribution; False for a lossy one, None for a function of the
+        user's own.
     """
 
     rounds: int = 0

@@ -1,4 +1,4 @@
-"""A model whose laws you write yourself: for proofs, tests and lessons, without any weights."""
+"""A model whose distributions you write yourself: for proofs, tests and lessons, without any weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specdec_ref.cache.dense import check_truncate
 
-Law = Callable[[tuple[int, ...]], Sequence[float]]
+Conditional = Callable[[tuple[int, ...]], Sequence[float]]
 """Next-token probabilities, given all tokens so far."""
 
 
@@ -31,22 +31,22 @@ class TokenCache:
 
 
 class ScriptedModel:
-    """A causal LM in float64 that answers log law(tokens so far).
+    """A causal LM in float64 that answers log distribution(tokens so far).
 
-    law: function from the tokens so far (at least one) to `vocab_size` probabilities.
-    The law sees what the *cache* holds and the new tokens, as a real model would: an engine that rolls back
-    wrongly gets wrong laws.
+    distribution: function from the tokens so far (at least one) to `vocab_size` probabilities.
+    The distribution sees what the *cache* holds and the new tokens, as a real model would: an engine that rolls back
+    wrongly gets wrong distributions.
     """
 
     def __init__(
         self,
-        law: Law,
+        distribution: Conditional,
         vocab_size: int,
         eos_token_ids: Sequence[int] = (),
         max_context: int | None = None,
         tokenizer: Any = None,
     ) -> None:
-        self.law = law
+        self.distribution = distribution
         self.vocab_size = vocab_size
         self.eos_token_ids = tuple(eos_token_ids)
         self.max_context = max_context
@@ -62,5 +62,5 @@ class ScriptedModel:
         start = cache.length
         cache.tokens.extend(tokens.tolist())
         wanted = range(len(tokens))[rows]
-        laws = [list(self.law(tuple(cache.tokens[: start + i + 1]))) for i in wanted]
-        return torch.tensor(laws, dtype=torch.float64).reshape(len(laws), self.vocab_size).log()
+        distributions = [list(self.distribution(tuple(cache.tokens[: start + i + 1]))) for i in wanted]
+        return torch.tensor(distributions, dtype=torch.float64).reshape(len(distributions), self.vocab_size).log()

@@ -5,13 +5,20 @@ from specdec_ref.proof.enumeration import (
     EnumeratingSource,
     ReplaySource,
     enumerate_branches,
-    enumerate_law,
+    enumerate_distribution,
 )
 from specdec_ref.proof.exact import Scenario
 from specdec_ref.proof.goodness import draws_needed, g_test, holm, mixture, power
 from specdec_ref.proof.mutants import MUTANTS, Mutant, kill, planted, report
-from specdec_ref.proof.rational import completed_law, emitted_law, fractions, identity, one_step_proof, round_law
-from specdec_ref.proof.reference import autoregressive_law, difference, total_variation
+from specdec_ref.proof.rational import (
+    completed_distribution,
+    emitted_distribution,
+    fractions,
+    identity,
+    one_step_proof,
+    round_distribution,
+)
+from specdec_ref.proof.reference import autoregressive_distribution, difference, total_variation
 from specdec_ref.proof.statistical import run_suite
 
 __all__ = [
@@ -21,13 +28,13 @@ __all__ = [
     "Mutant",
     "ReplaySource",
     "Scenario",
-    "autoregressive_law",
-    "completed_law",
+    "autoregressive_distribution",
+    "completed_distribution",
     "difference",
     "draws_needed",
-    "emitted_law",
+    "emitted_distribution",
     "enumerate_branches",
-    "enumerate_law",
+    "enumerate_distribution",
     "fractions",
     "g_test",
     "holm",
@@ -38,7 +45,7 @@ __all__ = [
     "planted",
     "power",
     "report",
-    "round_law",
+    "round_distribution",
     "run_suite",
     "total_variation",
 ]

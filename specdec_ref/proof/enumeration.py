@@ -1,4 +1,4 @@
-"""Every random choice, visited: from a program that draws to the exact law of its result.
+"""Every random choice, visited: from a program that draws to the exact distribution of its result.
 
 The program is the production code itself. It asks its `RandomSource` for a coin or a draw; `EnumeratingSource`
 answers with one of the possible outcomes and remembers the others. The program is run again, once for each branch,
@@ -53,7 +53,7 @@ class EnumeratingSource(RandomSource):
 
     @property
     def choices(self) -> tuple[int | bool, ...]:
-        """The answers on this branch; certain ones (p <= 0, p >= 1, a one-hot law) are no choice."""
+        """The answers on this branch; certain ones (p <= 0, p >= 1, a one-hot distribution) are no choice."""
         return tuple(options[taken][0] for options, taken in self._choices)
 
     def bernoulli(self, p: float) -> bool:
@@ -101,12 +101,14 @@ def enumerate_branches(program: Callable[[RandomSource], Any], max_branches: int
     )
 
 
-def enumerate_law(program: Callable[[RandomSource], Outcome], max_branches: int = 200_000) -> dict[Outcome, Any]:
-    """The exact law of what `program(source)` returns: outcome -> probability, in sorted order."""
-    law: dict[Any, Any] = {}
+def enumerate_distribution(
+    program: Callable[[RandomSource], Outcome], max_branches: int = 200_000
+) -> dict[Outcome, Any]:
+    """The exact distribution of what `program(source)` returns: outcome -> probability, in sorted order."""
+    distribution: dict[Any, Any] = {}
     for branch in enumerate_branches(program, max_branches):
-        law[branch.outcome] = law.get(branch.outcome, 0) + branch.probability
-    return dict(sorted(law.items()))
+        distribution[branch.outcome] = distribution.get(branch.outcome, 0) + branch.probability
+    return dict(sorted(distribution.items()))
 
 
 class ReplaySource(RandomSource):

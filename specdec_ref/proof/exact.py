@@ -1,8 +1,8 @@
-"""The exact suite: the production loop, enumerated, against the target's autoregressive law.
+"""The exact suite: the production loop, enumerated, against the target's autoregressive distribution.
 
-A `Scenario` is a scripted target, a drafter, a rule and options. Its laws depend on every token of the context, so a
-cache that was rolled back wrongly, or a law from the wrong row, changes the result. Equal means within 1e-12 for the
-probability of every whole output.
+A `Scenario` is a scripted target, a drafter, a rule and options. Its distributions depend on every token of the
+context, so a cache that was rolled back wrongly, or a distribution from the wrong row, changes the result. Equal
+means within 1e-12 for the probability of every whole output.
 """
 
 from __future__ import annotations
@@ -19,39 +19,46 @@ from specdec_ref.draft import DraftModelDrafter, NGramDrafter
 from specdec_ref.engine import Round, Run, SpeculativeEngine, Stats
 from specdec_ref.interfaces import Drafter, Proposal, Rule
 from specdec_ref.models.scripted import ScriptedModel
-from specdec_ref.proof.enumeration import ReplaySource, enumerate_branches, enumerate_law
-from specdec_ref.proof.reference import Law, Tokens, autoregressive_law, difference, expected_accepted, total_variation
+from specdec_ref.proof.enumeration import ReplaySource, enumerate_branches, enumerate_distribution
+from specdec_ref.proof.reference import (
+    Conditional,
+    Tokens,
+    autoregressive_distribution,
+    difference,
+    expected_accepted,
+    total_variation,
+)
 from specdec_ref.sampling import RandomSource, Sampling
 from specdec_ref.verify import RULES, verify_block, verify_tokenwise
 from specdec_ref.verify.batch import verify_block_batch, verify_tokenwise_batch
 
 TOLERANCE = 1e-12
 
-LAWS: dict[int, list[tuple[float, ...]]] = {
+DISTRIBUTIONS: dict[int, list[tuple[float, ...]]] = {
     2: [(0.7, 0.3), (0.2, 0.8), (0.5, 0.5), (1.0, 0.0), (0.45, 0.55)],
     3: [(0.6, 0.3, 0.1), (0.1, 0.2, 0.7), (0.25, 0.5, 0.25), (0.0, 0.7, 0.3), (0.45, 0.1, 0.45)],
     4: [(0.5, 0.35, 0.1, 0.05), (0.1, 0.2, 0.3, 0.4), (0.0, 0.6, 0.0, 0.4), (0.25, 0.25, 0.25, 0.25)],
 }
-DRAFT_LAWS: dict[int, list[tuple[float, ...]]] = {
+DRAFT_DISTRIBUTIONS: dict[int, list[tuple[float, ...]]] = {
     2: [(0.4, 0.6), (0.9, 0.1), (0.0, 1.0)],
     3: [(0.1, 0.3, 0.6), (0.5, 0.5, 0.0), (0.3, 0.4, 0.3), (0.2, 0.1, 0.7)],
     4: [(0.2, 0.2, 0.2, 0.4), (0.7, 0.0, 0.3, 0.0), (0.05, 0.15, 0.55, 0.25)],
 }
 
 
-def depending_on_all(laws: Sequence[Sequence[float]]) -> Law:
-    """A law that picks one of `laws` by all tokens so far and their places."""
-    return lambda tokens: laws[sum((i + 1) * (t + 1) for i, t in enumerate(tokens)) % len(laws)]
+def depending_on_all(distributions: Sequence[Sequence[float]]) -> Conditional:
+    """A distribution that picks one of `distributions` by all tokens so far and their places."""
+    return lambda tokens: distributions[sum((i + 1) * (t + 1) for i, t in enumerate(tokens)) % len(distributions)]
 
 
 def model_drafter(vocab: int) -> Drafter:
     """Another model over the same vocabulary."""
-    return DraftModelDrafter(ScriptedModel(depending_on_all(DRAFT_LAWS[vocab]), vocab))
+    return DraftModelDrafter(ScriptedModel(depending_on_all(DRAFT_DISTRIBUTIONS[vocab]), vocab))
 
 
 def same_drafter(vocab: int) -> Drafter:
-    """The target's own law: everything it drafts is accepted."""
-    return DraftModelDrafter(ScriptedModel(depending_on_all(LAWS[vocab]), vocab))
+    """The target's own distribution: everything it drafts is accepted."""
+    return DraftModelDrafter(ScriptedModel(depending_on_all(DISTRIBUTIONS[vocab]), vocab))
 
 
 def smaller_drafter(vocab: int) -> Drafter:
@@ -66,12 +73,12 @@ def larger_drafter(vocab: int) -> Drafter:
 
 def mapped_drafter(vocab: int) -> Drafter:
     """Over all tokens but one, which it numbers the other way round."""
-    draft = ScriptedModel(depending_on_all(DRAFT_LAWS[vocab - 1]), vocab - 1)
+    draft = ScriptedModel(depending_on_all(DRAFT_DISTRIBUTIONS[vocab - 1]), vocab - 1)
     return DraftModelDrafter(draft, token_map=list(range(vocab - 1, 0, -1)))
 
 
 def lookup_drafter(vocab: int) -> Drafter:
-    """One-hot laws, from the text itself."""
+    """One-hot distributions, from the text itself."""
     return NGramDrafter(max_ngram=2, trust=None)  # the longest blocks, whatever they are worth
 
 
@@ -112,7 +119,7 @@ def moody(stats: Stats) -> int:
 class Scenario:
     """One configuration of the production loop, on scripted models, small enough to enumerate.
 
-    law: of the target, over `vocab` tokens; None picks one of LAWS by the whole context.
+    distribution: of the target, over `vocab` tokens; None picks one of DISTRIBUTIONS by the whole context.
     """
 
     rule: str | Rule = "token"
@@ -125,12 +132,12 @@ class Scenario:
     eos: tuple[int, ...] = ()
 
     @property
-    def target_law(self) -> Law:
-        return depending_on_all(LAWS[self.vocab])
+    def target_distribution(self) -> Conditional:
+        return depending_on_all(DISTRIBUTIONS[self.vocab])
 
     def engine(self) -> SpeculativeEngine:
         """The production engine on fresh models."""
-        target = ScriptedModel(self.target_law, self.vocab, self.eos)
+        target = ScriptedModel(self.target_distribution, self.vocab, self.eos)
         return SpeculativeEngine(target, DRAFTERS[self.drafter](self.vocab), self.gamma, self.rule)
 
     def generate(self, engine: SpeculativeEngine, source: RandomSource, **more: Any) -> Any:
@@ -138,23 +145,23 @@ class Scenario:
         options = {"temperature": 1.0, **self.options}
         return engine.generate(list(self.prompt), self.budget, source=source, **options, **more)
 
-    def law(self) -> dict[Tokens, float]:
-        """The joint law of whole outputs, by enumeration of the production loop."""
+    def distribution(self) -> dict[Tokens, float]:
+        """The joint distribution of whole outputs, by enumeration of the production loop."""
         engine = self.engine()
-        return enumerate_law(lambda source: tuple(self.generate(engine, source).tokens))
+        return enumerate_distribution(lambda source: tuple(self.generate(engine, source).tokens))
 
     def expected(self) -> dict[Tokens, float]:
-        """The joint law that the target alone has under these options, in plain Python."""
+        """The joint distribution that the target alone has under these options, in plain Python."""
         options = {"temperature": 1.0, **self.options}
-        return autoregressive_law(self.target_law, self.prompt, self.budget, self.eos, **options)
+        return autoregressive_distribution(self.target_distribution, self.prompt, self.budget, self.eos, **options)
 
     def deviation(self) -> float:
-        """Largest difference of the two laws; 0 up to rounding for a lossless rule."""
-        return difference(self.law(), self.expected())
+        """Largest difference of the two distributions; 0 up to rounding for a lossless rule."""
+        return difference(self.distribution(), self.expected())
 
     def total_variation(self) -> float:
         """TV between what is emitted and what should be: the exact price of a lossy rule."""
-        return total_variation(self.law(), self.expected())
+        return total_variation(self.distribution(), self.expected())
 
     def accepted(self) -> float:
         """E[accepted drafts] of the first round, before a stop or the budget cuts anything."""
@@ -246,9 +253,11 @@ EVERYTHING = {
 def acceptance_deviation(rule: str, options: Mapping[str, Any], gamma: int = 3) -> float:
     """|accepted drafts by enumeration - by formula|. Shows faults of the draft that the output hides."""
     scenario = Scenario(rule, options=options, gamma=gamma, budget=gamma + 1)
-    draft_law = depending_on_all(DRAFT_LAWS[scenario.vocab])
+    draft_distribution = depending_on_all(DRAFT_DISTRIBUTIONS[scenario.vocab])
     options = {"temperature": 1.0, **options}
-    expected = expected_accepted(rule, scenario.target_law, draft_law, scenario.prompt, gamma, **options)
+    expected = expected_accepted(
+        rule, scenario.target_distribution, draft_distribution, scenario.prompt, gamma, **options
+    )
     return abs(scenario.accepted() - expected)
 
 
@@ -272,21 +281,21 @@ def short_rounds_though_equal(gamma: int) -> float:
 
 def zero_uniform() -> float:
     """How many answers of RandomSource are wrong where its uniform is exactly 0, or nearly 1."""
-    law = torch.tensor([0.0, 0.5, 0.5, 0.0], dtype=torch.float64)
+    distribution = torch.tensor([0.0, 0.5, 0.5, 0.0], dtype=torch.float64)
     low, high = ReplaySource([0.0] * 3, [0.0]), ReplaySource([1 - 2**-53] * 3, [1 - 2**-53])
     wrong = [
         low.bernoulli(0.0),
         not low.bernoulli(1e-300),
-        low.categorical(law) != 1,
+        low.categorical(distribution) != 1,
         high.bernoulli(1 - 2**-53),
         not high.bernoulli(1.0),
-        high.categorical(law) != 2,
+        high.categorical(distribution) != 2,
     ]
     return float(sum(wrong))
 
 
 def broken_logits() -> float:
-    """How many kinds of broken logits become a law without a word."""
+    """How many kinds of broken logits become a distribution without a word."""
     silent = 0.0
     for bad in (math.nan, math.inf):
         try:
@@ -324,30 +333,30 @@ def core_checks() -> list[Check]:
         Check("broken logits are refused", broken_logits),
     ]
     first = (0,)
-    laws = {
-        "law: token, model": Scenario(),
-        "law: token, lookup": Scenario(drafter="lookup", prompt=(0, 1, 0)),
-        "law: onehot, lookup": Scenario("onehot", "lookup", prompt=(0, 1, 0)),
-        "law: block, model": Scenario("block", prompt=first),
-        "law: match, model": Scenario("match", budget=2),
-        "law: token, ties at temperature 0": Scenario(options=OPTIONS["greedy"], prompt=(1, 0)),
-        "law: token, blocks at temperature 0": Scenario(
+    distributions = {
+        "distribution: token, model": Scenario(),
+        "distribution: token, lookup": Scenario(drafter="lookup", prompt=(0, 1, 0)),
+        "distribution: onehot, lookup": Scenario("onehot", "lookup", prompt=(0, 1, 0)),
+        "distribution: block, model": Scenario("block", prompt=first),
+        "distribution: match, model": Scenario("match", budget=2),
+        "distribution: token, ties at temperature 0": Scenario(options=OPTIONS["greedy"], prompt=(1, 0)),
+        "distribution: token, blocks at temperature 0": Scenario(
             options=OPTIONS["greedy"], vocab=2, gamma=3, budget=5, prompt=(1, 1)
         ),
-        "law: token, top-k": Scenario(options=OPTIONS["top-k"]),
-        "law: token, top-p": Scenario(options={"top_p": 0.9}, vocab=4, budget=2),
-        "law: token, min-p": Scenario(options=OPTIONS["min-p"], prompt=first),
-        "law: token, filters": Scenario(options=OPTIONS["filters"]),
-        "law: token, repetition": Scenario(options=OPTIONS["repetition"], vocab=2, budget=4, prompt=first),
-        "law: token, frequency": Scenario(options=OPTIONS["frequency"], vocab=2, budget=4, prompt=first),
-        "law: token, eos": Scenario(eos=(1,), gamma=3),
-        "law: token, eos held back": Scenario(options={"min_new_tokens": 2}, eos=(1,)),
-        "law: token, smaller draft vocabulary": Scenario(drafter="smaller"),
-        "law: token, larger draft vocabulary": Scenario(drafter="larger", budget=2),
-        "law: block, long": Scenario("block", vocab=2, gamma=3, budget=4),
-        "law: token, changing gamma": Scenario(gamma=moody),
+        "distribution: token, top-k": Scenario(options=OPTIONS["top-k"]),
+        "distribution: token, top-p": Scenario(options={"top_p": 0.9}, vocab=4, budget=2),
+        "distribution: token, min-p": Scenario(options=OPTIONS["min-p"], prompt=first),
+        "distribution: token, filters": Scenario(options=OPTIONS["filters"]),
+        "distribution: token, repetition": Scenario(options=OPTIONS["repetition"], vocab=2, budget=4, prompt=first),
+        "distribution: token, frequency": Scenario(options=OPTIONS["frequency"], vocab=2, budget=4, prompt=first),
+        "distribution: token, eos": Scenario(eos=(1,), gamma=3),
+        "distribution: token, eos held back": Scenario(options={"min_new_tokens": 2}, eos=(1,)),
+        "distribution: token, smaller draft vocabulary": Scenario(drafter="smaller"),
+        "distribution: token, larger draft vocabulary": Scenario(drafter="larger", budget=2),
+        "distribution: block, long": Scenario("block", vocab=2, gamma=3, budget=4),
+        "distribution: token, changing gamma": Scenario(gamma=moody),
     }
-    checks += [Check(name, scenario.deviation) for name, scenario in laws.items()]
+    checks += [Check(name, scenario.deviation) for name, scenario in distributions.items()]
     checks.insert(7, Check("batched rules equal plain ones", lambda: batch_disagreements(300)))
     for rule, gamma in (("token", 2), ("block", 2), ("match", 1)):
         for name in ("plain", "filters"):
@@ -368,5 +377,5 @@ def core_checks() -> list[Check]:
 
 
 def lossless_rules() -> list[str]:
-    """Names of the rules that have to keep the law."""
+    """Names of the rules that have to keep the distribution."""
     return [name for name, rule in RULES.items() if rule.lossless]

@@ -1,4 +1,4 @@
-"""Tests of counts against a law, with a stated size and a stated power.
+"""Tests of counts against a distribution, with a stated size and a stated power.
 
 *Size* is the chance to blame correct code; *power* the chance to catch a named fault. A test without the second number
 says nothing when it passes.
@@ -24,14 +24,14 @@ class GTest(NamedTuple):
     p_value: float
 
 
-def g_test(counts: Sequence[float], law: Sequence[float]) -> GTest:
-    """Test that `counts` were drawn independently from `law` (same length, sums to one).
+def g_test(counts: Sequence[float], distribution: Sequence[float]) -> GTest:
+    """Test that `counts` were drawn independently from `distribution` (same length, sums to one).
 
-    Under the law G follows a chi-square law with (cells of positive probability - 1) degrees of freedom, for large
-    counts. A count in a cell of probability 0 settles it: p-value 0.
+    Under the distribution G follows a chi-square distribution with (cells of positive probability - 1) degrees of
+    freedom, for large counts. A count in a cell of probability 0 settles it: p-value 0.
     Raises ValueError where a cell expects fewer than MIN_EXPECTED counts.
     """
-    observed, probability = np.asarray(counts, float), np.asarray(law, float)
+    observed, probability = np.asarray(counts, float), np.asarray(distribution, float)
     if observed.shape != probability.shape or abs(probability.sum() - 1) > 1e-9:
         raise ValueError(
             f"need one probability a cell and a sum of 1: {len(observed)} counts, {len(probability)} probabilities "
@@ -52,13 +52,13 @@ def g_test(counts: Sequence[float], law: Sequence[float]) -> GTest:
     return GTest(statistic, dof, float(stats.chi2.sf(statistic, dof)) if dof else 1.0)
 
 
-def power(alternative: Sequence[float], law: Sequence[float], draws: int, size: float) -> float:
+def power(alternative: Sequence[float], distribution: Sequence[float], draws: int, size: float) -> float:
     """Chance that `g_test` of `draws` draws from `alternative` gives a p-value below `size`.
 
-    Noncentral chi-square with noncentrality 2 n KL(alternative || law); 1 where the alternative can leave the law's
-    cells and so give itself away (then the true power is 1 minus the chance that it never does).
+    Noncentral chi-square with noncentrality 2 n KL(alternative || distribution); 1 where the alternative can leave
+    the distribution's cells and so give itself away (then the true power is 1 minus the chance that it never does).
     """
-    a, p = np.asarray(alternative, float), np.asarray(law, float)
+    a, p = np.asarray(alternative, float), np.asarray(distribution, float)
     if (a[p == 0] > 0).any():
         return float(1 - (1 - a[p == 0].sum()) ** draws)
     dof = int((p > 0).sum()) - 1
@@ -67,34 +67,38 @@ def power(alternative: Sequence[float], law: Sequence[float], draws: int, size: 
     return float(stats.ncx2.sf(stats.chi2.isf(size, dof), dof, noncentrality))
 
 
-def draws_needed(alternative: Sequence[float], law: Sequence[float], size: float, wanted_power: float = 0.99) -> int:
-    """The fewest draws with which `power` reaches `wanted_power`. Raises ValueError where the laws are equal."""
-    if np.abs(np.asarray(alternative, float) - np.asarray(law, float)).max() < 1e-12:
-        raise ValueError("alternative and law are equal: no number of draws tells them apart")
+def draws_needed(
+    alternative: Sequence[float], distribution: Sequence[float], size: float, wanted_power: float = 0.99
+) -> int:
+    """The fewest draws with which `power` reaches `wanted_power`. Raises ValueError where the distributions are
+    equal.
+    """
+    if np.abs(np.asarray(alternative, float) - np.asarray(distribution, float)).max() < 1e-12:
+        raise ValueError("alternative and distribution are equal: no number of draws tells them apart")
     low, high = 0, 1
-    while power(alternative, law, high, size) < wanted_power:
+    while power(alternative, distribution, high, size) < wanted_power:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if power(alternative, law, middle, size) >= wanted_power else (middle, high)
+        low, high = (low, middle) if power(alternative, distribution, middle, size) >= wanted_power else (middle, high)
     return high
 
 
-def mixture(law: Sequence[float], fault: Sequence[float], share: float) -> list[float]:
-    """The law of a program that goes wrong in a `share` of its draws."""
-    return [(1 - share) * p + share * f for p, f in zip(law, fault, strict=True)]
+def mixture(distribution: Sequence[float], fault: Sequence[float], share: float) -> list[float]:
+    """The distribution of a program that goes wrong in a `share` of its draws."""
+    return [(1 - share) * p + share * f for p, f in zip(distribution, fault, strict=True)]
 
 
 def smallest_share(
-    law: Sequence[float], fault: Sequence[float], draws: int, size: float, wanted_power: float = 0.99
+    distribution: Sequence[float], fault: Sequence[float], draws: int, size: float, wanted_power: float = 0.99
 ) -> float:
     """Smallest contamination by `fault` that `draws` draws find with `wanted_power`; infinite where none is found."""
     low, high = 0.0, 1.0
-    if power(fault, law, draws, size) < wanted_power:
+    if power(fault, distribution, draws, size) < wanted_power:
         return float("inf")
     for _ in range(40):
         middle = (low + high) / 2
-        found = middle > 0 and power(mixture(law, fault, middle), law, draws, size) >= wanted_power
+        found = middle > 0 and power(mixture(distribution, fault, middle), distribution, draws, size) >= wanted_power
         low, high = (low, middle) if found else (middle, high)
     return high
 

@@ -120,15 +120,15 @@ TOKENWISE_BUGS = [
     ),
     bug(
         "row off by one",
-        "A draft is compared with the law behind it, not the one that it was drawn against.",
+        "A draft is compared with the distribution behind it, not the one that it was drawn against.",
         TOKENWISE + "verify_tokenwise",
         ("p[i, x].item()", "p[i + 1, x].item()"),
     ),
     bug(
         "first draft's q for all",
-        "The law of the first place is used at every place.",
+        "The distribution of the first place is used at every place.",
         TOKENWISE + "verify_tokenwise",
-        ("proposal.law(i, like=p[i])", "proposal.law(0, like=p[i]).clamp(min=1e-9)"),
+        ("proposal.distribution(i, like=p[i])", "proposal.distribution(0, like=p[i]).clamp(min=1e-9)"),
     ),
     bug(
         "accepted counted past a rejection",
@@ -154,7 +154,7 @@ TOKENWISE_BUGS = [
     ),
     bug(
         "bonus from the wrong row",
-        "The bonus is drawn from the law of the last draft.",
+        "The bonus is drawn from the distribution of the last draft.",
         TOKENWISE + "verify_tokenwise",
         (BONUS, BONUS.replace("p[len(proposal.tokens)]", "p[len(proposal.tokens) - 1]")),
     ),
@@ -175,7 +175,7 @@ TOKENWISE_BUGS = [
     bug(
         "a lookup that is nearly sure",
         "A looked-up token is given q = 0.9, though no chance was involved.",
-        "specdec_ref.interfaces:Proposal.law",
+        "specdec_ref.interfaces:Proposal.distribution",
         ("q[self.tokens[i]] = 1", "q[self.tokens[i]] = 0.9"),
     ),
 ]
@@ -187,10 +187,11 @@ OTHER_RULES = [
         BLOCK + "verify_block",
         (
             "if source.bernoulli(rho[g]):",
-            "h = [stop_probability(rho[i], p[i], proposal.law(i, like=p[i])) for i in range(1, g)] + [rho[g]]\n"
+            "q = [proposal.distribution(i, like=p[i]) for i in range(g)]\n"
+            "    h = [stop_probability(rho[i], p[i], q[i]) for i in range(1, g)] + [rho[g]]\n"
             "    passed = [i for i in range(1, g + 1) if source.bernoulli(h[i - 1])] if g else [0]\n"
             "    if passed and passed[0] < g:\n"
-            "        i, q_next = passed[0], proposal.law(passed[0], like=p[passed[0]])\n"
+            "        i, q_next = passed[0], proposal.distribution(passed[0], like=p[passed[0]])\n"
             "        residual = residual_distribution(p[i] * rho[i], q_next)\n"
             '        return Verdict(i, source.categorical(residual), "corrected")\n'
             "    if passed:",
@@ -271,33 +272,33 @@ BATCH_BUGS = [
 DRAFT_BUGS = [
     bug(
         "q before filtering",
-        "Drafts are drawn after top-k and temperature, the law is reported from before.",
+        "Drafts are drawn after top-k and temperature, the distribution is reported from before.",
         DRAFT + "propose",
-        ("laws.append(q)", "laws.append(self._in_target_ids(logits).softmax(-1))"),
+        ("distributions.append(q)", "distributions.append(self._in_target_ids(logits).softmax(-1))"),
         seen="vllm-project/vllm PR #40269",
     ),
     bug(
         "argmax drafts with softmax q",
-        "The draft takes its best token and reports the law that it did not draw from.",
+        "The draft takes its best token and reports the distribution that it did not draw from.",
         DRAFT + "propose",
         ("source.categorical(q[0])", "int(q[0].argmax())"),
         seen="huggingface/transformers #32867",
     ),
     bug(
         "an unsure token dropped",
-        "A drawn token is given up because the draft finds it unlikely: that changes the law of those that stay.",
+        "A drawn token is given up because the draft finds it unlikely: that biases those that stay.",
         DRAFT + "propose",
         (
-            "laws.append(q)",
-            "laws.append(q)\n"
+            "distributions.append(q)",
+            "distributions.append(q)\n"
             "        if q[0, drafted[-1]] < 0.35:\n"
-            "            del drafted[-1], laws[-1]\n"
+            "            del drafted[-1], distributions[-1]\n"
             "            break",
         ),
     ),
     bug(
         "the likelier of two samples",
-        "Two tokens are drawn and the better one proposed, under the law of a single draw.",
+        "Two tokens are drawn and the better one proposed, under the distribution of a single draw.",
         DRAFT + "propose",
         (
             "source.categorical(q[0])",
@@ -383,7 +384,7 @@ SAMPLING_BUGS = [
     ),
     bug(
         "raw ratio at temperature 0",
-        "Greedy decoding is left to the ratio test with the models' own laws.",
+        "Greedy decoding is left to the ratio test with the models' own distributions.",
         SAMPLING + "Sampling.probs",
         ("if self.greedy:", "if False:"),
         ("logits / self.temperature", "logits / (self.temperature or 1.0)"),
@@ -433,7 +434,7 @@ SAMPLING_BUGS = [
     ),
     bug(
         "top-k keeps one more",
-        "The border is the law's (k+1)-th token.",
+        "The border is the distribution's (k+1)-th token.",
         "specdec_ref.sampling.filters:keep_top_k",
         ("logits.topk(k, -1)", "logits.topk(k + 1, -1)"),
     ),

@@ -14,7 +14,7 @@ import sympy
 import torch
 
 from specdec_ref.interfaces import Proposal, Rule
-from specdec_ref.proof.enumeration import enumerate_law
+from specdec_ref.proof.enumeration import enumerate_distribution
 from specdec_ref.sampling import RandomSource
 from specdec_ref.verify import RULES
 
@@ -89,23 +89,25 @@ class RationalTensor:
         return NotImplemented
 
 
-def fractions(laws: Any) -> Any:
+def fractions(distributions: Any) -> Any:
     """Numbers such as ".6" or "1/3", nested as you like, as Fractions; floats are refused as inexact."""
-    if isinstance(laws, (list, tuple)):
-        return [fractions(law) for law in laws]
-    if isinstance(laws, float):
-        raise TypeError(f"{laws!r} is a binary fraction: write {str(laws)!r} as text to get the decimal one")
-    return Fraction(laws)
+    if isinstance(distributions, (list, tuple)):
+        return [fractions(distribution) for distribution in distributions]
+    if isinstance(distributions, float):
+        raise TypeError(
+            f"{distributions!r} is a binary fraction: write {str(distributions)!r} as text to get the decimal one"
+        )
+    return Fraction(distributions)
 
 
-def table(laws: Sequence[Sequence[Any]]) -> Any:
-    """Laws `[n, vocab]` as the rules take them: a RationalTensor of Fractions, or a float64 tensor."""
-    if isinstance(laws[0][0], Fraction):
-        return RationalTensor([list(law) for law in laws])
-    return torch.tensor([list(law) for law in laws], dtype=torch.float64)
+def table(distributions: Sequence[Sequence[Any]]) -> Any:
+    """Distributions `[n, vocab]` as the rules take them: a RationalTensor of Fractions, or a float64 tensor."""
+    if isinstance(distributions[0][0], Fraction):
+        return RationalTensor([list(distribution) for distribution in distributions])
+    return torch.tensor([list(distribution) for distribution in distributions], dtype=torch.float64)
 
 
-def round_law(
+def round_distribution(
     rule: str | Rule,
     p: Callable[[tuple[int, ...]], Sequence[Any]],
     q: Callable[[tuple[int, ...]], Sequence[Any]],
@@ -113,39 +115,39 @@ def round_law(
 ) -> dict[tuple[int, tuple[int, ...]], Any]:
     """One round of the production rule, every branch: (accepted, emitted tokens) -> probability.
 
-    p, q: the laws of target and draft after the drafts so far, given as Fractions or as floats. Where every drafted
-    law is one-hot the proposal says so, by reporting none.
+    p, q: the distributions of target and draft after the drafts so far, given as Fractions or as floats. Where every
+    drafted distribution is one-hot the proposal says so, by reporting none.
     """
     verify = RULES[rule] if isinstance(rule, str) else rule
 
     def program(source: RandomSource) -> tuple[int, tuple[int, ...]]:
         drafted: list[int] = []
-        laws = []
+        distributions = []
         for _ in range(gamma):
-            laws.append(q(tuple(drafted)))
-            drafted.append(source.categorical(laws[-1]))  # type: ignore[arg-type]
-        certain = all(max(law) == 1 for law in laws)
-        proposal = Proposal(drafted, None if certain else table(laws))
+            distributions.append(q(tuple(drafted)))
+            drafted.append(source.categorical(distributions[-1]))  # type: ignore[arg-type]
+        certain = all(max(distribution) == 1 for distribution in distributions)
+        proposal = Proposal(drafted, None if certain else table(distributions))
         verdict = verify(proposal, table([p(tuple(drafted[:i])) for i in range(gamma + 1)]), source)
         return verdict.accepted, tuple(verdict.emitted(drafted))
 
-    return enumerate_law(program)
+    return enumerate_distribution(program)
 
 
-def emitted_law(rule: str | Rule, p: Sequence[Any], q: Sequence[Any]) -> list[Any]:
-    """The law of the first token that one round emits when a draft is drawn from q: what should be p."""
-    law = [0 * p[0]] * len(p)
-    for (_, tokens), probability in round_law(rule, lambda _: p, lambda _: q).items():
-        law[tokens[0]] += probability
-    return law
+def emitted_distribution(rule: str | Rule, p: Sequence[Any], q: Sequence[Any]) -> list[Any]:
+    """The distribution of the first token that one round emits when a draft is drawn from q: what should be p."""
+    distribution = [0 * p[0]] * len(p)
+    for (_, tokens), probability in round_distribution(rule, lambda _: p, lambda _: q).items():
+        distribution[tokens[0]] += probability
+    return distribution
 
 
-def completed_law(
-    law: dict[tuple[int, tuple[int, ...]], Any], p: Callable[[tuple[int, ...]], Sequence[Any]], length: int
+def completed_distribution(
+    distribution: dict[tuple[int, tuple[int, ...]], Any], p: Callable[[tuple[int, ...]], Sequence[Any]], length: int
 ) -> dict[tuple[int, ...], Any]:
-    """The law of the first `length` tokens if the target goes on alone after the round in `law`."""
+    """The distribution of the first `length` tokens if the target goes on alone after the round in `distribution`."""
     done: dict[tuple[int, ...], Any] = {}
-    todo = [(tokens, probability) for (_, tokens), probability in law.items()]
+    todo = [(tokens, probability) for (_, tokens), probability in distribution.items()]
     while todo:
         tokens, probability = todo.pop()
         if len(tokens) == length:
@@ -162,7 +164,7 @@ def identity() -> sympy.Expr:
 
 
 def one_step_proof(vocab: int = 3) -> dict[tuple[int, ...], list[sympy.Expr]]:
-    """Emitted law minus p, token by token, for symbolic p and q over `vocab` tokens: zeros in every case.
+    """Emitted distribution minus p, token by token, for symbolic p and q over `vocab` tokens: zeros in every case.
 
     A case says which tokens have p > q; there the residual has its mass. The one case left out, none, is p = q,
     in which nothing is ever rejected.

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-Law = Callable[[tuple[int, ...]], Sequence[float]]
+Conditional = Callable[[tuple[int, ...]], Sequence[float]]
 Tokens = tuple[int, ...]
 
 
@@ -35,19 +35,19 @@ def penalised(
 
     Logits are at most 0 here, so a repetition penalty r multiplies them: p^r.
     """
-    law = [p * math.exp((logit_bias or {}).get(x, 0.0)) for x, p in enumerate(probs)]
-    for x in range(len(law)):
-        if law[x] > 1 and repetition_penalty != 1:
+    distribution = [p * math.exp((logit_bias or {}).get(x, 0.0)) for x, p in enumerate(probs)]
+    for x in range(len(distribution)):
+        if distribution[x] > 1 and repetition_penalty != 1:
             raise ValueError("a logit above 0 under a repetition penalty: this plain reference does not know that case")
         if x in prompt + output:
-            law[x] **= repetition_penalty
+            distribution[x] **= repetition_penalty
         if x in output:
-            law[x] *= math.exp(-presence_penalty - frequency_penalty * output.count(x))
+            distribution[x] *= math.exp(-presence_penalty - frequency_penalty * output.count(x))
         if any((prompt + output + (x,))[-len(word) :] == tuple(word) for word in bad_words):
-            law[x] = 0.0
+            distribution[x] = 0.0
         if x in eos and len(output) < min_new_tokens:
-            law[x] = 0.0
-    return law
+            distribution[x] = 0.0
+    return distribution
 
 
 def filtered(
@@ -57,7 +57,8 @@ def filtered(
     top_p: float | None = None,
     min_p: float | None = None,
 ) -> list[float]:
-    """The law that a token is drawn from: temperature, then top-k, top-p and min-p, each followed by normalising.
+    """The distribution that a token is drawn from: temperature, then top-k, top-p and min-p, each followed by
+    normalising.
 
     p^(1/T); temperature 0 is the most likely token, the lowest on a tie. Top-k keeps what is at least as likely as
     the k-th. Top-p keeps the likeliest tokens up to and with the one that reaches the mass. Min-p keeps what has at
@@ -66,36 +67,40 @@ def filtered(
     if temperature == 0:
         best = max(range(len(probs)), key=lambda x: probs[x])
         return [float(x == best) for x in range(len(probs))]
-    law = normalised([p ** (1 / temperature) if p > 0 else 0.0 for p in probs])
+    distribution = normalised([p ** (1 / temperature) if p > 0 else 0.0 for p in probs])
     if top_k:
-        kth = sorted(law, reverse=True)[:top_k][-1]
-        law = normalised([p if p >= kth else 0.0 for p in law])
+        kth = sorted(distribution, reverse=True)[:top_k][-1]
+        distribution = normalised([p if p >= kth else 0.0 for p in distribution])
     if top_p is not None:
         kept: dict[int, float] = {}
-        for x in sorted(range(len(law)), key=lambda x: -law[x]):
+        for x in sorted(range(len(distribution)), key=lambda x: -distribution[x]):
             if sum(kept.values()) >= top_p:
                 break
-            kept[x] = law[x]
-        law = normalised([kept.get(x, 0.0) for x in range(len(law))])
+            kept[x] = distribution[x]
+        distribution = normalised([kept.get(x, 0.0) for x in range(len(distribution))])
     if min_p is not None:
-        law = normalised([p if p >= min_p * max(law) else 0.0 for p in law])
-    return law
+        distribution = normalised([p if p >= min_p * max(distribution) else 0.0 for p in distribution])
+    return distribution
 
 
 FILTERS = ("temperature", "top_k", "top_p", "min_p")
 
 
-def token_law(law: Law, prompt: Tokens, output: Tokens = (), eos: Collection[int] = (), **options: Any) -> list[float]:
-    """The law of the token after `prompt` and `output`, under all `options` (named as `generate` names them)."""
+def token_distribution(
+    distribution: Conditional, prompt: Tokens, output: Tokens = (), eos: Collection[int] = (), **options: Any
+) -> list[float]:
+    """The distribution of the token after `prompt` and `output`, under all `options` (named as `generate` names
+    them).
+    """
     filters = {name: value for name, value in options.items() if name in FILTERS}
     context = {name: value for name, value in options.items() if name not in FILTERS}
-    return filtered(penalised(law(prompt + output), prompt, output, eos, **context), **filters)
+    return filtered(penalised(distribution(prompt + output), prompt, output, eos, **context), **filters)
 
 
-def autoregressive_law(
-    law: Law, prompt: Sequence[int], max_new_tokens: int, eos: Collection[int] = (), **options: Any
+def autoregressive_distribution(
+    distribution: Conditional, prompt: Sequence[int], max_new_tokens: int, eos: Collection[int] = (), **options: Any
 ) -> dict[Tokens, float]:
-    """The joint law of whole outputs, one token after the other: tokens -> probability.
+    """The joint distribution of whole outputs, one token after the other: tokens -> probability.
 
     An output ends at `max_new_tokens` or with the first token in `eos`.
     """
@@ -105,7 +110,7 @@ def autoregressive_law(
         if len(output) == max_new_tokens or (output and output[-1] in eos):
             finished[output] = probability
             return
-        for x, p in enumerate(token_law(law, tuple(prompt), output, eos, **options)):
+        for x, p in enumerate(token_distribution(distribution, tuple(prompt), output, eos, **options)):
             if p > 0:
                 extend((*output, x), probability * p)
 
@@ -114,7 +119,7 @@ def autoregressive_law(
 
 
 def difference(a: Mapping[Any, float], b: Mapping[Any, float]) -> float:
-    """The largest |a(x) - b(x)| over all outcomes of either law."""
+    """The largest |a(x) - b(x)| over all outcomes of either distribution."""
     return max(abs(a.get(x, 0) - b.get(x, 0)) for x in {*a, *b})
 
 
@@ -123,7 +128,9 @@ def total_variation(a: Mapping[Any, float], b: Mapping[Any, float]) -> float:
     return sum(abs(a.get(x, 0) - b.get(x, 0)) for x in {*a, *b}) / 2
 
 
-def expected_accepted(rule: str, p: Law, q: Law, prompt: Sequence[int], gamma: int, **options: Any) -> float:
+def expected_accepted(
+    rule: str, p: Conditional, q: Conditional, prompt: Sequence[int], gamma: int, **options: Any
+) -> float:
     """E[accepted drafts] of the first round, of `gamma` drafts drawn from q, by summing over all drafts.
 
     The chance to keep a prefix x_1..x_i is prod min(1, p/q) ("token"), rho_i = min(1, rho_{i-1} p/q) ("block"), or
@@ -138,12 +145,12 @@ def expected_accepted(rule: str, p: Law, q: Law, prompt: Sequence[int], gamma: i
     def rest(drafted: Tokens, kept: float) -> float:
         if len(drafted) == gamma:
             return 0.0
-        p_law = token_law(p, tuple(prompt), drafted, **options)
-        q_law = token_law(q, tuple(prompt), drafted, **options)
+        p_distribution = token_distribution(p, tuple(prompt), drafted, **options)
+        q_distribution = token_distribution(q, tuple(prompt), drafted, **options)
         total = 0.0
-        for x, q_x in enumerate(q_law):
+        for x, q_x in enumerate(q_distribution):
             if q_x > 0:
-                now = step(kept, p_law[x], q_x)
+                now = step(kept, p_distribution[x], q_x)
                 total += q_x * (now + rest((*drafted, x), now))
         return total
 

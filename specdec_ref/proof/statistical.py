@@ -1,4 +1,4 @@
-"""The statistical suite: counts from the production generator against exact laws, with stated size and power.
+"""The statistical suite: counts from the production generator against exact distributions, with stated size and power.
 
 Enumeration replaces the generator, so it can't see a broken one, and a batched rule on a device is too wide to
 enumerate. Here both are sampled. The whole suite blames correct code in less than `SIZE` of its runs (Holm over all
@@ -27,13 +27,13 @@ SIZE = 1e-6
 """Chance that a run of the whole suite blames correct code."""
 
 MILLION = 1_100_000
-"""Draws of a batched check: enough to find the article's law mixed in at 2% with 99% power."""
+"""Draws of a batched check: enough to find the article's distribution mixed in at 2% with 99% power."""
 
 FEWER = 300_000
 """Draws of the other batched checks."""
 
-# Laws of two drafted places and the one behind them, [3] after nothing and [3, 3] after each token. The first pair
-# is the one with which the article's rule emits ARTICLE.
+# Distributions of two drafted places and the one behind them, [3] after nothing and [3, 3] after each token. The
+# first pair is the one with which the article's rule emits ARTICLE.
 P1, Q1 = torch.tensor([[0.6, 0.3, 0.1], [0.1, 0.3, 0.6]], dtype=torch.float64)
 P2 = torch.tensor([[0.2, 0.5, 0.3], [0.1, 0.1, 0.8], [0.4, 0.35, 0.25]], dtype=torch.float64)
 Q2 = torch.tensor([[0.5, 0.25, 0.25], [0.3, 0.3, 0.4], [0.2, 0.2, 0.6]], dtype=torch.float64)
@@ -47,31 +47,34 @@ Sampler = Callable[[int, int], "Iterable[Any] | Counter[Any]"]
 
 @dataclass(frozen=True)
 class StatisticalCheck:
-    """Outcomes that should follow `law`, the sampler that gives them, and faults that should be noticed.
+    """Outcomes that should follow `distribution`, the sampler that gives them, and faults that should be noticed.
 
-    faults: name -> the law that a program with this fault has.
+    faults: name -> the distribution that a program with this fault has.
     share: the expected part of the draws that the check looks at; less than 1 where it is about a condition.
     """
 
     name: str
-    law: Mapping[Any, float]
+    distribution: Mapping[Any, float]
     sample: Sampler
     draws: int
     faults: Mapping[str, list[float]] = field(default_factory=dict)
     share: float = 1.0
 
     def test(self, seed: int = 0) -> GTest:
-        """The G test of one run. An outcome that the law does not know settles it."""
+        """The G test of one run. An outcome that the distribution does not know settles it."""
         sampled = self.sample(self.draws, seed)
         counts = sampled if isinstance(sampled, Counter) else Counter(sampled)
-        if set(counts) - set(self.law):
-            return GTest(float("inf"), len(self.law) - 1, 0.0)
-        return g_test([counts[x] for x in self.law], list(self.law.values()))
+        if set(counts) - set(self.distribution):
+            return GTest(float("inf"), len(self.distribution) - 1, 0.0)
+        return g_test([counts[x] for x in self.distribution], list(self.distribution.values()))
 
     def power(self, size: float) -> dict[str, float]:
         """For each named fault the chance to be found by `draws` draws at this size."""
         draws = int(self.draws * self.share)
-        return {name: power(law, list(self.law.values()), draws, size) for name, law in self.faults.items()}
+        return {
+            name: power(distribution, list(self.distribution.values()), draws, size)
+            for name, distribution in self.faults.items()
+        }
 
 
 class Finding(NamedTuple):
@@ -92,7 +95,7 @@ def run_suite(seed: int = 0, checks: list[StatisticalCheck] | None = None, size:
 
 
 def pairs(first: Tensor, second: Tensor) -> dict[tuple[int, int], float]:
-    """Joint law of two tokens: `first` `[V]`, `second` `[V, V]` given the first."""
+    """Joint distribution of two tokens: `first` `[V]`, `second` `[V, V]` given the first."""
     joint = first.unsqueeze(1) * second
     return {(a, b): joint[a, b].item() for a in range(len(first)) for b in range(joint.shape[1])}
 
@@ -132,13 +135,15 @@ def seed_pairs(draws: int, seed: int) -> Iterable[Any]:
     )
 
 
-def fault(name: str, share: float, law: Mapping[Any, float], wrong: Iterable[float]) -> dict[str, list[float]]:
-    """A named fault that happens in a `share` of the draws: its name, and the law that a program with it has."""
-    return {f"{name}, {share:.0%}": mixture(list(law.values()), list(wrong), share)}
+def fault(name: str, share: float, distribution: Mapping[Any, float], wrong: Iterable[float]) -> dict[str, list[float]]:
+    """A named fault that happens in a `share` of the draws: its name, and the distribution that a program with it
+    has.
+    """
+    return {f"{name}, {share:.0%}": mixture(list(distribution.values()), list(wrong), share)}
 
 
 def generator_checks() -> list[StatisticalCheck]:
-    """The seeded generator: every answer has its law, and none depends on the one before."""
+    """The seeded generator: every answer has its distribution, and none depends on the one before."""
     coins = {(True, True): 0.09, (True, False): 0.21, (False, True): 0.21, (False, False): 0.49}
     same_coin = [0.3, 0.0, 0.0, 0.7]
     tokens = pairs(P1, P1.expand(3, 3))
@@ -147,8 +152,10 @@ def generator_checks() -> list[StatisticalCheck]:
     shared = [0.3, 0.0, 0.0, 0.3, 0.3, 0.1]  # one uniform for both: u < .3 is the coin and a part of token 0
     turned = {(x, c): p for (c, x), p in mixed.items()}
     return [
-        StatisticalCheck(f"generator: {name}", law, sample, draws, fault(wrong, share, law, wrong_law))
-        for name, law, sample, draws, wrong, share, wrong_law in (
+        StatisticalCheck(
+            f"generator: {name}", distribution, sample, draws, fault(wrong, share, distribution, wrong_distribution)
+        )
+        for name, distribution, sample, draws, wrong, share, wrong_distribution in (
             ("coin after coin", coins, coin_pairs, 100_000, "same uniform", 0.05, same_coin),
             ("token after token", tokens, token_pairs, 10_000, "same uniform", 0.10, same_token),
             ("token after coin", mixed, coin_then_token, 10_000, "same uniform", 0.20, shared),
@@ -192,7 +199,7 @@ def loop_tokens(scenario: Scenario) -> Sampler:
 def verify_article(proposal: Proposal, p: Tensor, source: RandomSource) -> Verdict:
     """The article's rule: right acceptance, but after a rejection a draw from p itself. A fault to be found."""
     for i, x in enumerate(proposal.tokens):
-        q_i = proposal.law(i, like=p[i])
+        q_i = proposal.distribution(i, like=p[i])
         if not source.bernoulli(acceptance_probability(p[i, x].item(), q_i[x].item())):
             return Verdict(i, source.categorical(p[i]), "corrected")
     return Verdict(len(proposal.tokens), source.categorical(p[len(proposal.tokens)]), "bonus")
@@ -200,20 +207,20 @@ def verify_article(proposal: Proposal, p: Tensor, source: RandomSource) -> Verdi
 
 def plain_checks() -> list[StatisticalCheck]:
     """The rules as the engine calls them, and the engine: thousands of draws, so only larger faults show."""
-    law = pairs(P1, P2)
+    distribution = pairs(P1, P2)
     wrong = pairs(torch.tensor(ARTICLE, dtype=torch.float64), P2)
     checks = [
         StatisticalCheck(
             f"rule {rule}: first two tokens",
-            law,
+            distribution,
             rule_pairs(rule),
             5_000,
-            fault("the article's law", 0.35, law, wrong.values()),
+            fault("the article's distribution", 0.35, distribution, wrong.values()),
         )
         for rule in ("token", "block", "match")
     ]
     loop, right = Scenario(budget=2, prompt=(0,)), Scenario(budget=2, prompt=(0,)).expected()
-    article = Scenario(verify_article, budget=2, prompt=(0,)).law()
+    article = Scenario(verify_article, budget=2, prompt=(0,)).distribution()
     found = fault("the article's rule", 0.5, right, [article[x] for x in right])
     return [*checks, StatisticalCheck("whole loop: two tokens", right, loop_tokens(loop), 2_000, found)]
 
@@ -296,8 +303,10 @@ def batched_accepted(rule: Callable[..., tuple[Tensor, Tensor]]) -> Sampler:
     return sample
 
 
-def accepted_law(rule: str) -> dict[int, float]:
-    """Law of the accepted drafts in those rounds: a prefix is kept with prod min(1, p/q), or with rho ("block")."""
+def accepted_distribution(rule: str) -> dict[int, float]:
+    """Distribution of the accepted drafts in those rounds: a prefix is kept with prod min(1, p/q), or with rho
+    ("block").
+    """
     at_least = [1.0, 0.0, 0.0]
     for a in range(3):
         first = min(1.0, (P1[a] / Q1[a]).item())
@@ -319,14 +328,28 @@ def batched_checks() -> list[StatisticalCheck]:
     corrected = (Q1[0] * residual.sum()).item()
     checks: list[StatisticalCheck] = []
     for name, rule in (("token", verify_tokenwise_batch), ("block", verify_block_batch)):
-        kept = accepted_law(name)
-        for part, law, sample, draws, share, found in (
-            ("first token", first, batched_first, MILLION, 1.0, fault("the article's law", 0.02, first, ARTICLE)),
-            ("pairs", second, batched_pairs, FEWER, 1.0, fault("the article's law", 0.06, second, wrong_pairs)),
+        kept = accepted_distribution(name)
+        for part, distribution, sample, draws, share, found in (
+            (
+                "first token",
+                first,
+                batched_first,
+                MILLION,
+                1.0,
+                fault("the article's distribution", 0.02, first, ARTICLE),
+            ),
+            (
+                "pairs",
+                second,
+                batched_pairs,
+                FEWER,
+                1.0,
+                fault("the article's distribution", 0.06, second, wrong_pairs),
+            ),
             ("accepted", kept, batched_accepted, FEWER, 1.0, fault("everything is kept", 0.02, kept, [0, 0, 1])),
             ("bonus", bonus, batched_bonus, FEWER, both_zero, fault("row before", 0.5, bonus, P2[0].tolist())),
         ):
-            checks.append(StatisticalCheck(f"batched {name}: {part}", law, sample(rule), draws, found, share))
+            checks.append(StatisticalCheck(f"batched {name}: {part}", distribution, sample(rule), draws, found, share))
     found = fault("a draw from p", 0.02, correction, P2[0].tolist())
     on_rejection = batched_correction(verify_tokenwise_batch)
     return [*checks, StatisticalCheck("batched token: correction", correction, on_rejection, FEWER, found, corrected)]

@@ -1,4 +1,4 @@
-"""From logits to the law a token is drawn from, and the one source of randomness.
+"""From logits to the distribution a token is drawn from, and the one source of randomness.
 
 Everything that changes a distribution happens here, for target and draft alike: a rule that compares p with q
 needs both *after* every filter. What a token's own probability decides is in `filters`, what the context decides in
@@ -63,7 +63,7 @@ VALID: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 @dataclass(frozen=True)
 class Sampling:
-    """What the user asked for; `probs` turns logits into the law that tokens are drawn from.
+    """What the user asked for; `probs` turns logits into the distribution that tokens are drawn from.
 
     The options mean what they mean in transformers and apply in its order, which is this one:
 
@@ -119,7 +119,7 @@ class Sampling:
 
     @property
     def reads_context(self) -> bool:
-        """Whether a row's law depends on more than its logits."""
+        """Whether a row's distribution depends on more than its logits."""
         return bool(
             self.logit_bias
             or self.repetition_penalty != 1
@@ -143,7 +143,7 @@ class Sampling:
         return replace(self, bad_words=words, prompt_length=prompt_length, vocab_size=vocab_size, eos=frozenset(eos))
 
     def probs(self, logits: Tensor, tokens: Sequence[int] = ()) -> Tensor:
-        """The law of the next token for each row of `logits` `[n, vocab]`: `[n, vocab]`, rows sum to one.
+        """The distribution of the next token for each row of `logits` `[n, vocab]`: `[n, vocab]`, rows sum to one.
 
         `tokens` is the sequence that the last row continues; row i continues all but its last n - 1 - i tokens.
         A row whose tokens are all forbidden is 0 everywhere: an error only for who has to draw from it.

@@ -27,7 +27,7 @@ def verify_tokenwise_batch(
 ) -> tuple[Tensor, Tensor]:
     """`verify_tokenwise` for B rows: (accepted `[B]`, token `[B]`).
 
-    tokens `[B, g]`, g >= 1; q `[B, g, vocab]`, the laws they were drawn from; p `[B, g + 1, vocab]`.
+    tokens `[B, g]`, g >= 1; q `[B, g, vocab]`, the distributions they were drawn from; p `[B, g + 1, vocab]`.
     """
     p_x, q_x = _of_drafts(p, tokens), _of_drafts(q, tokens)
     kept = u_keep < (p_x / q_x).clamp(max=1)
@@ -53,9 +53,9 @@ def verify_block_batch(tokens: Tensor, q: Tensor, p: Tensor, u_keep: Tensor, u_d
     return accepted, _last_token(accepted, q, p, rhos, u_draw)
 
 
-def _of_drafts(laws: Tensor, tokens: Tensor) -> Tensor:
+def _of_drafts(distributions: Tensor, tokens: Tensor) -> Tensor:
     """The probability of each drafted token, `[B, g]` in float64, as the plain rules compute with it."""
-    return laws[:, : tokens.shape[1]].gather(-1, tokens.unsqueeze(-1)).squeeze(-1).to(torch.float64)
+    return distributions[:, : tokens.shape[1]].gather(-1, tokens.unsqueeze(-1)).squeeze(-1).to(torch.float64)
 
 
 def _last_token(accepted: Tensor, q: Tensor, p: Tensor, rho: Tensor, u_draw: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ rho carries the ratio of the whole prefix, and a prefix is kept with probability
 token-wise product of min(1, p/q): so never fewer tokens in expectation, for the same passes.
 
 The next round needs no memory of this one: the kept tokens, continued by the target, follow the target's joint
-law (theorem 1). The paper's *greedy* block verification, another algorithm, would need one.
+distribution (theorem 1). The paper's *greedy* block verification, another algorithm, would need one.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ __all__ = ["expected_acceptance", "expected_accepted", "prefix_ratios", "stop_pr
 
 
 def expected_accepted(p: Tensor, q: Tensor, gamma: int) -> float:
-    """E[accepted a round] = sum_{i=1..gamma} E[rho_i] where every position has the laws p and q, `[vocab]`.
+    """E[accepted a round] = sum_{i=1..gamma} E[rho_i] where every position has the distributions p and q, `[vocab]`.
 
-    The token-wise rule has sum_i (sum_x min(p, q))^i. Exact: the law of rho is carried along, not sampled.
+    The token-wise rule has sum_i (sum_x min(p, q))^i. Exact: the distribution of rho is carried along, not sampled.
     """
     ratio = {x: p[x].item() / q[x].item() for x in range(len(q)) if q[x] > 0}
-    law, total = {1.0: 1.0}, 0.0
+    distribution, total = {1.0: 1.0}, 0.0
     for _ in range(gamma):
         step: dict[float, float] = {}
-        for rho, mass in law.items():
+        for rho, mass in distribution.items():
             for x, r in ratio.items():
                 new = min(1.0, rho * r)
                 step[new] = step.get(new, 0.0) + mass * q[x].item()
-        law = step
-        total += sum(rho * mass for rho, mass in law.items())
+        distribution = step
+        total += sum(rho * mass for rho, mass in distribution.items())
     return total
 
 
@@ -45,9 +45,9 @@ def prefix_ratios(proposal: Proposal, p: Tensor) -> list[float]:
     """
     rho: list[float] = [1]
     for i, x in enumerate(proposal.tokens):
-        q_x = proposal.law(i, like=p[i])[x].item()
+        q_x = proposal.distribution(i, like=p[i])[x].item()
         if q_x <= 0:
-            raise ValueError("a drafted token has q(x) = 0: the drafter reports another law than it drew from")
+            raise ValueError("a drafted token has q(x) = 0: the drafter reports another distribution than it drew from")
         rho.append(min(1, rho[-1] * p[i, x].item() / q_x))
     return rho
 
@@ -55,7 +55,8 @@ def prefix_ratios(proposal: Proposal, p: Tensor) -> list[float]:
 def stop_probability(rho_i: float, p_next: Tensor, q_next: Tensor) -> float:
     """h_i = M_i / (M_i + 1 - rho_i), M_i = sum_x max(0, rho_i p_{i+1}(x) - q_{i+1}(x)), for i < g.
 
-    The chance to keep exactly i drafts, given that no longer prefix was kept; 1 where rho_i = 1. Laws `[vocab]`.
+    The chance to keep exactly i drafts, given that no longer prefix was kept; 1 where rho_i = 1. Distributions
+    `[vocab]`.
     """
     if rho_i >= 1:
         return 1
@@ -75,7 +76,7 @@ def verify_block(proposal: Proposal, p: Tensor, source: RandomSource) -> Verdict
     if source.bernoulli(rho[g]):
         return Verdict(g, source.categorical(p[g]), "bonus")
     for i in range(g - 1, -1, -1):
-        q_next = proposal.law(i, like=p[i])
+        q_next = proposal.distribution(i, like=p[i])
         if i == 0 or source.bernoulli(stop_probability(rho[i], p[i], q_next)):
             break
     return Verdict(i, source.categorical(residual_distribution(p[i] * rho[i], q_next)), "corrected")

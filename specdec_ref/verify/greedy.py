@@ -34,7 +34,7 @@ def verify_greedy(proposal: Proposal, p: Tensor, source: RandomSource) -> Verdic
 
 
 def verify_argmax(proposal: Proposal, best: Sequence[int]) -> Verdict:
-    """`verify_greedy` from the argmax of each row, `[g + 1]`, instead of one-hot laws over the vocabulary."""
+    """`verify_greedy` from the argmax of each row, `[g + 1]`, instead of one-hot distributions over the vocabulary."""
     kept = 0
     while kept < len(proposal.tokens) and proposal.tokens[kept] == best[kept]:
         kept += 1

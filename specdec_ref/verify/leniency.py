@@ -1,7 +1,8 @@
-"""Leniency (Leviathan et al. 2023, appendix A.5). LOSSY: it changes the output's law, by a known amount.
+"""Leniency (Leviathan et al. 2023, appendix A.5). LOSSY: it changes the output's distribution, by a known amount.
 
 q is multiplied by l before it is compared with p, so a draft may be up to 1/l times likelier than the target
-would have it. With the residual unchanged, the emitted law of a position is off by a total variation of exactly
+would have it. With the residual unchanged, the emitted distribution of a position is off by a total variation of
+exactly
 the acceptance gained: sum min(q, p/l) - sum min(q, p).
 """
 
@@ -31,7 +32,7 @@ def verify_lossy_leniency(proposal: Proposal, p: Tensor, source: RandomSource, l
     if not 0 < leniency <= 1:
         raise ValueError(f"leniency is {leniency}: give a number above 0 and up to 1, where 1 is exact")
     for i, x in enumerate(proposal.tokens):
-        q_i = proposal.law(i, like=p[i])
+        q_i = proposal.distribution(i, like=p[i])
         if not source.bernoulli(acceptance_probability(p[i, x].item(), leniency * q_i[x].item())):
             return Verdict(i, source.categorical(residual_distribution(p[i], q_i)), "corrected")
     return Verdict(len(proposal.tokens), source.categorical(p[len(proposal.tokens)]), "bonus")

@@ -1,7 +1,8 @@
 """Sample and match: draw from the target as if there were no draft, and go on while the two agree.
 
 Often called biased, and it is not: every token that it emits is the target's own draw. It only accepts less,
-sum p q instead of sum min(p, q). Since q never enters, it is exact even for a drafter that reports a wrong law.
+sum p q instead of sum min(p, q). Since q never enters, it is exact even for a drafter that reports a wrong
+distribution.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Verification of a draft that nothing random went into: lookup, or a model's argmax.
 
-Its law is one-hot, q(x) = 1, and the token-wise rule shrinks to: keep x with probability p(x), else draw from p
-without x. Same law and same acceptance as `verify_tokenwise`, without a vocabulary of zeros for each draft.
+Its distribution is one-hot, q(x) = 1, and the token-wise rule shrinks to: keep x with probability p(x), else draw
+from p without x. Same distribution and same acceptance as `verify_tokenwise`, without a vocabulary of zeros for each
+draft.
 """
 
 from __future__ import annotations
@@ -21,13 +22,12 @@ def expected_acceptance(p: Tensor, q: Tensor) -> float:
 def verify_onehot(proposal: Proposal, p: Tensor, source: RandomSource) -> Verdict:
     """Keep each drafted x_i with probability p_i(x_i); correct from p_i without x_i. `p` is `[g + 1, vocab]`.
 
-    Raises ValueError for a proposal that reports a law of its own: taking a drawn token for a certain one makes
-    the output wrong.
+    Raises ValueError for a proposal that reports a distribution of its own: taking a drawn token for a certain one
+    makes the output wrong.
     """
     if proposal.probs is not None:
         raise ValueError(
-            "rule 'onehot' is for drafts whose law is one-hot (lookup, argmax), and this proposal reports probs: "
-            "use rule='token'"
+            "rule 'onehot' is for one-hot drafts (lookup, argmax), and this proposal reports probs: use rule='token'"
         )
     for i, x in enumerate(proposal.tokens):
         if not source.bernoulli(p[i, x].item()):

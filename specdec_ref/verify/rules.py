@@ -17,10 +17,10 @@ class NamedRule:
     """A rule to call, and what is known of it.
 
     expected_acceptance: from p and q `[vocab]` the probability that the first drafted token, drawn from q, is kept.
-    lossless: the output follows the target's law exactly. A rule that is not says "lossy" in its name.
+    lossless: the output follows the target's distribution exactly. A rule that is not says "lossy" in its name.
     limits: where it can be used, "" for everywhere.
-    greedy_by_argmax: at temperature 0 it keeps drafts while they are the target's argmax, whatever law they report;
-        `verify_argmax` then gives its verdict without a law over the vocabulary.
+    greedy_by_argmax: at temperature 0 it keeps drafts while they are the target's argmax, whatever distribution they
+        report; `verify_argmax` then gives its verdict without a distribution over the vocabulary.
     """
 
     name: str
@@ -40,7 +40,9 @@ RULES: dict[str, NamedRule] = {
         NamedRule("token", tokenwise.verify_tokenwise, tokenwise.expected_acceptance, greedy_by_argmax=True),
         NamedRule("block", block.verify_block, block.expected_acceptance, greedy_by_argmax=True),
         NamedRule("match", match.verify_match, match.expected_acceptance, greedy_by_argmax=True),
-        NamedRule("onehot", onehot.verify_onehot, onehot.expected_acceptance, limits="drafts with a one-hot law"),
+        NamedRule(
+            "onehot", onehot.verify_onehot, onehot.expected_acceptance, limits="drafts with a one-hot distribution"
+        ),
         NamedRule(
             "greedy", greedy.verify_greedy, greedy.expected_acceptance, limits="temperature 0", greedy_by_argmax=True
         ),

@@ -12,7 +12,7 @@ from specdec_ref.sampling import RandomSource
 def acceptance_probability(p_x: float, q_x: float) -> float:
     """min(1, p(x) / q(x)) for a drafted token x; its q(x) is positive, since it was drawn from q."""
     if q_x <= 0:
-        raise ValueError("a drafted token has q(x) = 0: the drafter reports another law than it drew from")
+        raise ValueError("a drafted token has q(x) = 0: the drafter reports another distribution than it drew from")
     return min(1.0, p_x / q_x)
 
 
@@ -22,7 +22,7 @@ def expected_acceptance(p: Tensor, q: Tensor) -> float:
 
 
 def residual_distribution(p: Tensor, q: Tensor) -> Tensor:
-    """p'(x) = max(0, p(x) - q(x)), normalised: the law of the token after a rejection, `[vocab]`.
+    """p'(x) = max(0, p(x) - q(x)), normalised: the distribution of the token after a rejection, `[vocab]`.
 
     In real arithmetic it has mass whenever a rejection can happen. Rounding can leave none (p and q equal to
     the last digit): then p itself, which is what p = q means.
@@ -35,16 +35,16 @@ def residual_distribution(p: Tensor, q: Tensor) -> Tensor:
 def verify_tokenwise(proposal: Proposal, p: Tensor, source: RandomSource) -> Verdict:
     """Keep the longest accepted prefix, then one token from the target.
 
-    p: `[g + 1, vocab]`, row i the target's law after the context and the first i drafted tokens.
+    p: `[g + 1, vocab]`, row i the target's distribution after the context and the first i drafted tokens.
 
     1. For i = 1..g accept x_i with probability min(1, p_i(x_i) / q_i(x_i)).
     2. At the first rejection draw the correction from the residual of that position, and stop.
     3. If all were accepted, draw a bonus token from p_{g+1}.
 
-    Every emitted token then follows the target's law exactly (appendix A.1 of the paper).
+    Every emitted token then follows the target's distribution exactly (appendix A.1 of the paper).
     """
     for i, x in enumerate(proposal.tokens):
-        q_i = proposal.law(i, like=p[i])
+        q_i = proposal.distribution(i, like=p[i])
         if not source.bernoulli(acceptance_probability(p[i, x].item(), q_i[x].item())):
             return Verdict(i, source.categorical(residual_distribution(p[i], q_i)), "corrected")
     return Verdict(len(proposal.tokens), source.categorical(p[len(proposal.tokens)]), "bonus")

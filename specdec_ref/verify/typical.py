@@ -1,7 +1,8 @@
-"""Typical acceptance (Medusa, Cai et al. 2024, arXiv 2401.10774, section 3.3). LOSSY: it changes the output's law.
+"""Typical acceptance (Medusa, Cai et al. 2024, arXiv 2401.10774, section 3.3). LOSSY: it changes the output's
+distribution.
 
-It keeps a draft that the target finds plausible enough, whatever the draft's own law was. More is accepted, and
-the draft's preferences leak into the text.
+It keeps a draft that the target finds plausible enough, whatever the draft's own distribution was. More is accepted,
+and the draft's preferences leak into the text.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from specdec_ref import DraftModelDrafter, RandomSource, SpeculativeEngine
-from specdec_ref.models.scripted import Law, ScriptedModel
+from specdec_ref.models.scripted import Conditional, ScriptedModel
 
 
 def words(tokens: Sequence[str], added: Sequence[str] = ()) -> PreTrainedTokenizerFast:
@@ -28,20 +28,20 @@ def words(tokens: Sequence[str], added: Sequence[str] = ()) -> PreTrainedTokeniz
 LETTERS = list("abcdefghijklmnopqrst")
 
 
-def random_law(vocab: int, seed: int) -> Law:
-    """Laws that depend on the last token, with entries of 0 among them."""
+def random_distribution(vocab: int, seed: int) -> Conditional:
+    """Distributions that depend on the last token, with entries of 0 among them."""
 
-    def law(tokens: tuple[int, ...]) -> list[float]:
+    def distribution(tokens: tuple[int, ...]) -> list[float]:
         choose = random.Random(1000 * seed + tokens[-1])
         weights = [choose.choice([0, 1, 2, 5]) for _ in range(vocab)]
         weights[choose.randrange(vocab)] += 1
         return [w / sum(weights) for w in weights]
 
-    return law
+    return distribution
 
 
 def model(vocab: int, seed: int = 0, tokenizer: Any = None) -> ScriptedModel:
-    return ScriptedModel(random_law(vocab, seed), vocab, tokenizer=tokenizer)
+    return ScriptedModel(random_distribution(vocab, seed), vocab, tokenizer=tokenizer)
 
 
 class Branches(RandomSource):
@@ -80,17 +80,19 @@ def runs(
             paths += [[*before, other] for other in possible if other != chosen]
 
 
-def law_of(engine: SpeculativeEngine, prompt: list[int], n: int, **options: Any) -> dict[tuple[int, ...], float]:
-    law: dict[tuple[int, ...], float] = {}
+def distribution_of(
+    engine: SpeculativeEngine, prompt: list[int], n: int, **options: Any
+) -> dict[tuple[int, ...], float]:
+    distribution: dict[tuple[int, ...], float] = {}
     for output, weight in runs(engine, prompt, n, **options):
-        law[output] = law.get(output, 0.0) + weight
-    return law
+        distribution[output] = distribution.get(output, 0.0) + weight
+    return distribution
 
 
 def assert_exact(target: ScriptedModel, drafter: DraftModelDrafter, **options: Any) -> None:
     options = {"temperature": 1.0} | options
-    found = law_of(SpeculativeEngine(target, drafter, 1), [1], 2, **options)
-    plain = law_of(SpeculativeEngine(target), [1], 2, **options)
+    found = distribution_of(SpeculativeEngine(target, drafter, 1), [1], 2, **options)
+    plain = distribution_of(SpeculativeEngine(target), [1], 2, **options)
     assert sum(found.values()) == pytest.approx(1, abs=1e-12)
     assert found.keys() == plain.keys()
     for output, p in plain.items():
@@ -105,7 +107,7 @@ MAP = [3, 9, 1, 0, 7, 5]
     [(8, 10, None), (10, 8, None), (6, 10, MAP), (10, 10, [*MAP, 8, 2, 4, 6])],
     ids=["smaller", "larger", "part", "renumbered"],
 )
-def test_another_vocabulary_leaves_the_law_as_it_is(draft_vocab, target_vocab, token_map):
+def test_another_vocabulary_leaves_the_distribution_as_it_is(draft_vocab, target_vocab, token_map):
     # The target favours ids that the draft lacks, so both the corrections and the tokens it is fed leave its range.
     drafter = DraftModelDrafter(model(draft_vocab, 1), token_map)
     assert_exact(model(target_vocab, 2), drafter)
@@ -116,8 +118,8 @@ def test_another_vocabulary_leaves_the_law_as_it_is(draft_vocab, target_vocab, t
 def test_ids_beyond_the_drafts_vocabulary_stay_reachable():
     target = ScriptedModel(lambda tokens: [0.05] * 8 + [0.3, 0.3], 10)
     draft = ScriptedModel(lambda tokens: [0.125] * 8, 8)
-    law = law_of(SpeculativeEngine(target, DraftModelDrafter(draft), 2), [9], 1, temperature=1.0)
-    assert law[(8,)] == pytest.approx(0.3) and law[(9,)] == pytest.approx(0.3)
+    distribution = distribution_of(SpeculativeEngine(target, DraftModelDrafter(draft), 2), [9], 1, temperature=1.0)
+    assert distribution[(8,)] == pytest.approx(0.3) and distribution[(9,)] == pytest.approx(0.3)
 
 
 def test_a_map_that_is_right_makes_a_draft_that_is_always_right():

@@ -99,16 +99,16 @@ def test_a_row_of_nan_logits_never_becomes_a_token(row, temperature):
         Sampling(temperature).probs(torch.tensor([[0.0, 1.0, 2.0], row]))
 
 
-def test_a_drafted_token_that_its_own_law_forbids_is_an_error():
+def test_a_drafted_token_that_its_own_distribution_forbids_is_an_error():
     class Liar(NGramDrafter):
         def propose(self, tokens, gamma, source):
             return Proposal([0], torch.tensor([[0.0, 1.0]], dtype=torch.float64))
 
     model = ScriptedModel(lambda tokens: [0.5, 0.5], 2)
-    with pytest.raises(ValueError, match="report the one it was drawn from"):
+    with pytest.raises(ValueError, match="report the distribution it was drawn from"):
         SpeculativeEngine(model, Liar(), 1).generate([0], 3, temperature=1.0)
 
 
-def test_a_proposal_needs_a_law_for_each_token():
+def test_a_proposal_needs_a_distribution_for_each_token():
     with pytest.raises(ValueError, match=r"\[2, vocab\]"):
         Proposal([1, 2], torch.ones(1, 3))

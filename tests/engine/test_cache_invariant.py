@@ -38,7 +38,7 @@ def check_round(run, round_):
 
 
 def scripted_rule(pattern):
-    """A rule that accepts as many tokens as `pattern` says, round by round, whatever the laws are."""
+    """A rule that accepts as many tokens as `pattern` says, round by round, whatever the distributions are."""
     counts = iter(pattern)
 
     def rule(proposal, p, source):

@@ -36,12 +36,12 @@ def letters() -> PreTrainedTokenizerFast:
 
 
 def scripted(noise: float) -> ScriptedModel:
-    def law(tokens: tuple[int, ...]) -> list[float]:
+    def distribution(tokens: tuple[int, ...]) -> list[float]:
         dice, other = random.Random(str(tokens[-5:])), random.Random(str(tokens))
         weights = [dice.random() ** 8 + noise * other.random() ** 8 + 1e-3 for _ in range(VOCAB)]
         return [w / sum(weights) for w in weights]
 
-    return ScriptedModel(law, VOCAB)
+    return ScriptedModel(distribution, VOCAB)
 
 
 def shaken(model: Any, module: torch.nn.Module) -> Any:

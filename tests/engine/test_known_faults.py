@@ -22,7 +22,7 @@ from specdec_ref.cache.paged import PagedKVPool
 from specdec_ref.interfaces import Drafter, Verdict
 from specdec_ref.models.huggingface import HuggingFaceModel
 from specdec_ref.models.scripted import ScriptedModel
-from specdec_ref.proof import enumerate_law
+from specdec_ref.proof import enumerate_distribution
 from specdec_ref.verify import RULES
 
 P, Q = [0.6, 0.2, 0.1, 0.1], [0.7, 0.2, 0.05, 0.05]
@@ -31,23 +31,25 @@ TARGET, DRAFT = tiny_llama(1), tiny_llama(2, n_layers=1)
 PLAIN = SpeculativeEngine(TARGET).generate(PROMPT, 20).tokens
 
 
-def always(law, vocab=None):
+def always(distribution, vocab=None):
     """A model without a memory."""
-    return ScriptedModel(lambda tokens: law, vocab or len(law))
+    return ScriptedModel(lambda tokens: distribution, vocab or len(distribution))
 
 
 def first_token(engine, **options):
-    """Law of the first token, by enumeration of the production loop; two are asked for, so that one can be drafted."""
+    """Distribution of the first token, by enumeration of the production loop; two are asked for, so that one can be
+    drafted.
+    """
     options = {"temperature": 1.0} | options
-    return enumerate_law(lambda source: engine.generate([0], 2, source=source, **options).tokens[0])
+    return enumerate_distribution(lambda source: engine.generate([0], 2, source=source, **options).tokens[0])
 
 
-def assert_law(found, expected, abs=1e-12):
+def assert_distribution(found, expected, abs=1e-12):
     assert [found.get(i, 0.0) for i in range(len(expected))] == pytest.approx(list(expected), abs=abs)
 
 
 class Proposes(Drafter):
-    """Always the same tokens, with these laws."""
+    """Always the same tokens, with these distributions."""
 
     def __init__(self, tokens, probs=None):
         self.tokens, self.probs = tokens, probs
@@ -57,7 +59,7 @@ class Proposes(Drafter):
         return Proposal(self.tokens[:n], None if self.probs is None else self.probs[:n])
 
 
-# The law of the output.
+# The distribution of the output.
 
 
 @pytest.mark.parametrize("rule", ["token", "block"])
@@ -65,10 +67,10 @@ def test_an_argmax_drafted_and_the_softmax_tested(rule):
     """q = [.8, .2], p = [.6, .4] emits [.75, .25]: the fault is real, and seen by enumeration."""
     target = always([0.6, 0.4])
     fault = Proposes([0], torch.tensor([[0.8, 0.2]], dtype=torch.float64))
-    assert_law(first_token(SpeculativeEngine(target, fault, rule=rule)), [0.75, 0.25])
+    assert_distribution(first_token(SpeculativeEngine(target, fault, rule=rule)), [0.75, 0.25])
     one_hot = Proposes([0], torch.tensor([[1.0, 0.0]], dtype=torch.float64))
     for right in (Proposes([0]), one_hot, Proposes([1])):
-        assert_law(first_token(SpeculativeEngine(target, right, rule=rule)), [0.6, 0.4])
+        assert_distribution(first_token(SpeculativeEngine(target, right, rule=rule)), [0.6, 0.4])
 
 
 @pytest.mark.parametrize("rule", ["token", "block"])
@@ -85,10 +87,12 @@ def test_a_residual_restricted_to_the_rejected_token(rule, p, q, corrections, ac
         engine.generate([0], 2, temperature=1.0, source=source, on_round=lambda run, round_: rounds.append(round_))
         return rounds[0].verdict.accepted, rounds[0].kept[0]
 
-    law = enumerate_law(first_round)
-    assert sum(weight for (accepted, _), weight in law.items() if accepted) == pytest.approx(acceptance, abs=1e-12)
-    found = {token: weight / (1 - acceptance) for (accepted, token), weight in law.items() if not accepted}
-    assert_law(found, corrections)
+    distribution = enumerate_distribution(first_round)
+    assert sum(weight for (accepted, _), weight in distribution.items() if accepted) == pytest.approx(
+        acceptance, abs=1e-12
+    )
+    found = {token: weight / (1 - acceptance) for (accepted, token), weight in distribution.items() if not accepted}
+    assert_distribution(found, corrections)
 
 
 class Constant(random.Random):
@@ -114,8 +118,8 @@ def test_a_uniform_fixed_at_either_end_emits_nothing_impossible(rule, u):
 @pytest.mark.parametrize("temperature", [0.3, 0.7, 1.5])
 @pytest.mark.parametrize("rule", ["token", "block", "match"])
 def test_a_ratio_at_temperature_one_whatever_was_asked(rule, temperature):
-    """The emitted law is softmax(logits / T), and what is accepted follows from p and q at that T."""
-    p, q = (torch.tensor(law, dtype=torch.float64) ** (1 / temperature) for law in (P, Q))
+    """The emitted distribution is softmax(logits / T), and what is accepted follows from p and q at that T."""
+    p, q = (torch.tensor(distribution, dtype=torch.float64) ** (1 / temperature) for distribution in (P, Q))
     p, q = p / p.sum(), q / q.sum()
     engine, kept = SpeculativeEngine(always(P), DraftModelDrafter(always(Q)), 1, rule), []
 
@@ -125,29 +129,33 @@ def test_a_ratio_at_temperature_one_whatever_was_asked(rule, temperature):
         first = engine.generate([0], 2, temperature=temperature, source=source, on_round=note).tokens[0]
         return first, kept[0]
 
-    law = enumerate_law(run)
-    assert_law({x: law.get((x, 0), 0.0) + law.get((x, 1), 0.0) for x in range(4)}, p.tolist())
-    accepted = sum(weight for (_, n), weight in law.items() if n)
+    distribution = enumerate_distribution(run)
+    assert_distribution(
+        {x: distribution.get((x, 0), 0.0) + distribution.get((x, 1), 0.0) for x in range(4)}, p.tolist()
+    )
+    accepted = sum(weight for (_, n), weight in distribution.items() if n)
     assert accepted == pytest.approx(RULES[rule].expected_acceptance(p, q), abs=1e-12)
 
 
 def test_top_p_drops_the_token_that_crosses_on_p_and_on_q():
-    """[.5, .35, .1, .05] at .9 keeps 3, in the law that is emitted, in the draft's law, and in what is drafted."""
-    law, laws, drafted = [0.5, 0.35, 0.1, 0.05], [], set()
+    """[.5, .35, .1, .05] at .9 keeps 3, in the distribution that is emitted, in the draft's distribution, and in what
+    is drafted.
+    """
+    distribution, distributions, drafted = [0.5, 0.35, 0.1, 0.05], [], set()
 
     def note(run, round_):
-        laws.extend(round_.proposal.probs if round_.proposal.tokens else [])
+        distributions.extend(round_.proposal.probs if round_.proposal.tokens else [])
         drafted.update(round_.proposal.tokens)
 
-    expected = [x / 0.95 for x in law[:3]] + [0.0]
-    engine = SpeculativeEngine(always(law), DraftModelDrafter(always(law)), 1)
-    assert_law(first_token(engine, top_p=0.9, on_round=note), expected)
-    assert drafted == {0, 1, 2} and all(q.tolist() == pytest.approx(expected) for q in laws)
+    expected = [x / 0.95 for x in distribution[:3]] + [0.0]
+    engine = SpeculativeEngine(always(distribution), DraftModelDrafter(always(distribution)), 1)
+    assert_distribution(first_token(engine, top_p=0.9, on_round=note), expected)
+    assert drafted == {0, 1, 2} and all(q.tolist() == pytest.approx(expected) for q in distributions)
 
 
 @pytest.mark.parametrize("rule", ["token", "block", "match"])
-def test_a_drafts_law_that_never_reaches_the_rule(rule):
-    """Spied: the rule is handed the very law that the draft drew from, and P(accepted) is the formula's."""
+def test_a_drafts_distribution_that_never_reaches_the_rule(rule):
+    """Spied: the rule is handed the very distribution that the draft drew from, and P(accepted) is the formula's."""
     asked, expected = [], torch.tensor(Q, dtype=torch.float64)
 
     def spy(proposal, p, source):
@@ -155,7 +163,7 @@ def test_a_drafts_law_that_never_reaches_the_rule(rule):
         return RULES[rule](proposal, p, source)
 
     drafter = DraftModelDrafter(always(Q))
-    law = enumerate_law(
+    distribution = enumerate_distribution(
         lambda source: (
             SpeculativeEngine(always(P), drafter, 1, spy)
             .generate([0], 2, temperature=1.0, source=source)
@@ -163,27 +171,31 @@ def test_a_drafts_law_that_never_reaches_the_rule(rule):
         )
     )
     known = {"token": 0.90, "block": 0.90, "match": 0.47}[rule]
-    assert law[1] == pytest.approx(known, abs=1e-12)
+    assert distribution[1] == pytest.approx(known, abs=1e-12)
     drafts = [proposal for proposal in asked if proposal.tokens]
     assert drafts and all(torch.allclose(proposal.probs[0], expected, atol=1e-15) for proposal in drafts)
 
 
 def test_samples_that_share_their_draws():
-    """Three samples at once: every one has the law of a single one, and their joint law is the product."""
+    """Three samples at once: every one has the distribution of a single one, and their joint distribution is the
+    product.
+    """
     engine = SpeculativeEngine(always([0.6, 0.4]), DraftModelDrafter(always([0.1, 0.9])), 1)
 
     def run(source):
         return tuple(g.tokens[0] for g in engine.generate([0], 2, n=3, temperature=1.0, source=source, eos_token_id=1))
 
-    law = enumerate_law(run)
+    distribution = enumerate_distribution(run)
     for row in itertools.product(range(2), repeat=3):
-        assert law[row] == pytest.approx(math.prod([0.6, 0.4][x] for x in row), abs=1e-12)
+        assert distribution[row] == pytest.approx(math.prod([0.6, 0.4][x] for x in row), abs=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("rule", ["token", "block"])
-def test_a_drafts_law_in_16_bits_that_does_not_sum_to_one(dtype, rule):
-    """Whoever draws from such a law normalises it, so the law that is tested has to be normalised as well."""
+def test_a_drafts_distribution_in_16_bits_that_does_not_sum_to_one(dtype, rule):
+    """Whoever draws from such a distribution normalises it, so the distribution that is tested has to be normalised
+    as well.
+    """
     p = [0.1, 0.5, 0.4 / 3, 0.4 / 3, 0.4 / 3]
     q = torch.softmax(torch.tensor([1.3, -3.7, -0.1, 0.2, -0.7], dtype=dtype), -1)
     off = abs(q.sum(dtype=torch.float64).item() - 1)
@@ -193,10 +205,10 @@ def test_a_drafts_law_in_16_bits_that_does_not_sum_to_one(dtype, rule):
         def propose(self, tokens, gamma, source):
             return Proposal([source.categorical(q)], q[None])
 
-    assert_law(first_token(SpeculativeEngine(always(p), Half(), rule=rule)), p, abs=1e-6)
+    assert_distribution(first_token(SpeculativeEngine(always(p), Half(), rule=rule)), p, abs=1e-6)
 
 
-def test_a_law_that_is_slightly_wrong_is_refused():
+def test_a_distribution_that_is_slightly_wrong_is_refused():
     q = torch.tensor([[0.5, 0.4995]], dtype=torch.float64)
     with pytest.raises(ValueError, match=r"sum to \[0.9995\]"):
         SpeculativeEngine(always([0.5, 0.5]), Proposes([0], q)).generate([0], 3, temperature=1.0)
@@ -334,19 +346,19 @@ def test_drafting_on_behind_an_end_token(temperature):
 
 
 @pytest.mark.parametrize("rule", ["token", "block", "match"])
-def test_a_block_that_ends_where_the_draft_drew_an_end_token_keeps_the_law(rule):
+def test_a_block_that_ends_where_the_draft_drew_an_end_token_keeps_the_distribution(rule):
     """Its length depends on what was drawn; the draft often ends, the target seldom, and the other way round."""
     for p, q in (([0.5, 0.4, 0.1], [0.2, 0.1, 0.7]), ([0.2, 0.1, 0.7], [0.5, 0.4, 0.1])):
         target, draft = always(p), always(q)
 
-        def law_of(engine):
-            return enumerate_law(
+        def distribution_of(engine):
+            return enumerate_distribution(
                 lambda source: tuple(engine.generate([0], 3, source=source, temperature=1.0, eos_token_id=2).tokens)
             )
 
         found, expected = (
-            law_of(SpeculativeEngine(target, DraftModelDrafter(draft), 2, rule)),
-            law_of(SpeculativeEngine(target)),
+            distribution_of(SpeculativeEngine(target, DraftModelDrafter(draft), 2, rule)),
+            distribution_of(SpeculativeEngine(target)),
         )
         assert found.keys() == expected.keys()
         assert all(found[x] == pytest.approx(expected[x], abs=1e-12) for x in expected)
@@ -467,10 +479,10 @@ def test_a_processor_that_writes_into_the_ids_of_a_block(gamma):
 
 @pytest.mark.parametrize("gamma", [1, 3, 6])
 def test_penalties_that_count_what_was_rejected(gamma):
-    """Spied: at each place of the output the law is that of the plain run, whatever was rejected before."""
+    """Spied: at each place of the output the distribution is that of the plain run, whatever was rejected before."""
     options = {"temperature": 1.0, "repetition_penalty": 1.4, "frequency_penalty": 0.8, "presence_penalty": 0.3}
 
-    def laws(drafter, gamma, script):
+    def distributions(drafter, gamma, script):
         seen = {}
 
         def rule(proposal, p, source):
@@ -485,9 +497,9 @@ def test_penalties_that_count_what_was_rejected(gamma):
         return torch.stack(list(seen.values()))
 
     script = [4, 4, 1, 4, 1, 1, 12, 0, 4, 4, 1, 12]
-    plain = laws(None, 0, script)
+    plain = distributions(None, 0, script)
     for drafter in (Proposes([4] * 6), Knows(script, PROMPT, wrong=(2, 5, 6)), NGramDrafter()):
-        torch.testing.assert_close(laws(drafter, gamma, script), plain, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(distributions(drafter, gamma, script), plain, rtol=1e-9, atol=1e-12)
 
 
 # Vocabularies.
@@ -521,7 +533,7 @@ def test_padded_sizes_of_one_tokenizer(draft_size, target_size):
     def note(run, round_):
         if round_.proposal.tokens:
             proposals.extend(round_.proposal.tokens)
-            q = round_.proposal.law(0, like=target.row)
+            q = round_.proposal.distribution(0, like=target.row)
             assert q.shape == (target_size,)
             assert not q[draft_size:].any() and q[5] == round_.proposal.probs[0, 5]
 

@@ -20,20 +20,20 @@ from specdec_ref.interfaces import Drafter
 PIECES = Pieces([b"a", b"b", b"\xc3", b"\xa9", b"ab", b""], special=(5,))
 
 
-def history_law(seed, vocab):
-    """A law that depends on every token before it."""
+def history_distribution(seed, vocab):
+    """A distribution that depends on every token before it."""
 
-    def law(tokens):
+    def distribution(tokens):
         dice = random.Random(f"{seed} {tokens}")
         weights = [dice.random() ** 2 + 0.01 for _ in range(vocab)]
         return [w / sum(weights) for w in weights]
 
-    return law
+    return distribution
 
 
-def next_law(tokens, start, law, o):
-    """The law of the next token: the options one after the other, as the documentation of each says."""
-    mu, output = [math.log(p) for p in law(tuple(tokens))], tokens[start:]
+def next_distribution(tokens, start, distribution, o):
+    """The distribution of the next token: the options one after the other, as the documentation of each says."""
+    mu, output = [math.log(p) for p in distribution(tuple(tokens))], tokens[start:]
     for (*before, last), bias in o["logit_bias"].items():
         mu[last] += bias if tokens[len(tokens) - len(before) :] == before else 0
     for t in set(tokens):
@@ -54,7 +54,7 @@ def next_law(tokens, start, law, o):
     return softmax(mu, o["temperature"])
 
 
-def plain(tokens, start, budget, law, o):
+def plain(tokens, start, budget, distribution, o):
     """{(output, text, reason): probability} of decoding on from `tokens`, of which the first `start` are the prompt."""
     output, text = tokens[start:], PIECES.decode(tokens[start:], skip_special_tokens=True)
     ends = [(text.index(s) + len(s), text.index(s)) for s in o["stop"] if s in text]
@@ -62,9 +62,9 @@ def plain(tokens, start, budget, law, o):
     if reason or len(output) == budget:
         return {(tuple(output), text[: min(ends)[1]] if ends else text, reason or "length"): 1.0}
     outcomes = Counter()
-    for t, p in enumerate(next_law(tokens, start, law, o)):
+    for t, p in enumerate(next_distribution(tokens, start, distribution, o)):
         if p > 0:
-            for outcome, q in plain([*tokens, t], start, budget, law, o).items():
+            for outcome, q in plain([*tokens, t], start, budget, distribution, o).items():
                 outcomes[outcome] += p * q
     return outcomes
 
@@ -111,7 +111,7 @@ def drafter(name, vocab, seed):
     if name == "none":
         return None
     size = vocab - 1 if name == "smaller model" else vocab
-    draft = Strict(history_law(seed if name == "same model" else "draft", size), size, max_context=6)
+    draft = Strict(history_distribution(seed if name == "same model" else "draft", size), size, max_context=6)
     draft.tokenizer = PIECES
     return DraftModelDrafter(draft)
 
@@ -154,16 +154,16 @@ def gammas():
 )
 @settings(max_examples=250, deadline=None)
 def test_greedy_output_is_that_of_plain_decoding(o, name, rule, gamma, budget, prompt, room, seed):
-    law = history_law(seed, 6)
+    distribution = history_distribution(seed, 6)
     context = None if room is None else len(prompt) + room
-    target = Strict(law, 6, max_context=context, tokenizer=PIECES)
+    target = Strict(distribution, 6, max_context=context, tokenizer=PIECES)
     engine = SpeculativeEngine(target, drafter(name, 6, seed), gamma, rule)
     result = engine.generate(prompt, budget, logprobs=True, **o)
-    (expected,) = plain(prompt, len(prompt), budget if room is None else min(budget, room), law, o)
+    (expected,) = plain(prompt, len(prompt), budget if room is None else min(budget, room), distribution, o)
     assert (tuple(result.tokens), result.text, result.finish_reason) == expected
     assert result.stats.emitted == len(result.tokens) == len(result.logprobs) == len(result.stats.origins)
     history = [*prompt, *result.tokens]
-    bare = [math.log(law(tuple(history[:i]))[history[i]]) for i in range(len(prompt), len(history))]
+    bare = [math.log(distribution(tuple(history[:i]))[history[i]]) for i in range(len(prompt), len(history))]
     assert result.logprobs == pytest.approx(bare, abs=1e-9)
 
 
@@ -215,13 +215,13 @@ def every_outcome(run):
 )
 @settings(max_examples=150, deadline=None)
 def test_sampled_outputs_have_the_probabilities_of_plain_decoding(o, name, rule, gamma, budget, prompt, seed):
-    law = history_law(seed, 3)
-    engine = SpeculativeEngine(Strict(law, 3, tokenizer=PIECES), drafter(name, 3, seed), gamma, rule)
+    distribution = history_distribution(seed, 3)
+    engine = SpeculativeEngine(Strict(distribution, 3, tokenizer=PIECES), drafter(name, 3, seed), gamma, rule)
 
     def run(source):
         result = engine.generate(prompt, budget, source=source, **o)
         return tuple(result.tokens), result.text, result.finish_reason
 
-    ours, expected = every_outcome(run), plain(prompt, len(prompt), budget, law, o)
+    ours, expected = every_outcome(run), plain(prompt, len(prompt), budget, distribution, o)
     for outcome in ours.keys() | expected.keys():
         assert ours[outcome] == pytest.approx(expected.get(outcome, 0.0), abs=1e-12)

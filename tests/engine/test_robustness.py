@@ -21,13 +21,13 @@ def weights(tokens):
     return [1 + (seed * (i + 3)) % 11 for i in range(VOCAB)]
 
 
-def law(tokens):
+def distribution(tokens):
     w = weights(tokens)
     return [x / sum(w) for x in w]
 
 
 def model(**options):
-    return Strict(law, VOCAB, **options)
+    return Strict(distribution, VOCAB, **options)
 
 
 EXPECTED = SpeculativeEngine(model()).generate(PROMPT, LENGTH).tokens
@@ -167,10 +167,18 @@ JUNK = {
     "tensor for tokens": (lambda: Proposal(torch.tensor([1, 2])), ValueError, r"tensor\(1\)"),
     "too many": (lambda: Proposal([1] * 4), ValueError, "4 tokens where 3 were asked for"),
     "a tree": (lambda: Proposal([1, 2, 3], None, [-1, 0, 0]), ValueError, "tree"),
-    "logits for laws": (lambda: Proposal([1, 2, 3], FLAT.log()), ValueError, "sum to .*probability distribution"),
-    "laws that sum to less": (lambda: Proposal([1, 2, 3], FLAT * 0.98), ValueError, "0.98"),
-    "laws that sum to more": (lambda: Proposal([1, 2, 3], FLAT * 1.02), ValueError, "1.02"),
-    "one law of three": (lambda: Proposal([1, 2, 3], changed(1, 2, 0.0)), ValueError, r"sum to \[1.0, 0.8, 1.0\]"),
+    "logits for distributions": (
+        lambda: Proposal([1, 2, 3], FLAT.log()),
+        ValueError,
+        "sum to .*probability distribution",
+    ),
+    "distributions that sum to less": (lambda: Proposal([1, 2, 3], FLAT * 0.98), ValueError, "0.98"),
+    "distributions that sum to more": (lambda: Proposal([1, 2, 3], FLAT * 1.02), ValueError, "1.02"),
+    "one distribution of three": (
+        lambda: Proposal([1, 2, 3], changed(1, 2, 0.0)),
+        ValueError,
+        r"sum to \[1.0, 0.8, 1.0\]",
+    ),
     "NaN": (lambda: Proposal([1, 2, 3], changed(2, 0, math.nan)), ValueError, "nan"),
     "negative probability": (
         lambda: Proposal([1, 2], torch.tensor([[-0.5, 1.0, 0.5, 0, 0], [0, 0, 1.0, 0, 0]])),
@@ -182,9 +190,13 @@ JUNK = {
         ValueError,
         "token 2 at place 1 has probability 0",
     ),
-    "token outside its law": (lambda: Proposal([4], torch.tensor([[0.5, 0.5]])), ValueError, "token 4 at place 0"),
+    "token outside its distribution": (
+        lambda: Proposal([4], torch.tensor([[0.5, 0.5]])),
+        ValueError,
+        "token 4 at place 0",
+    ),
     "vocabulary too large": (lambda: Proposal([1], torch.full((1, 8), 1 / 8)), ValueError, "8 tokens, the target 5"),
-    "too few laws": (lambda: Proposal([1, 2, 3], FLAT[:2]), ValueError, "one law a token"),
+    "too few distributions": (lambda: Proposal([1, 2, 3], FLAT[:2]), ValueError, "one distribution a token"),
 }
 
 
@@ -211,7 +223,9 @@ def test_junk_from_a_drafter_is_an_error_that_says_what_is_wrong(name, rule, tem
 
 
 def test_what_only_looks_like_junk_is_welcome():
-    """Fewer tokens than asked for, none, laws over a smaller vocabulary, laws with the error of float32."""
+    """Fewer tokens than asked for, none, distributions over a smaller vocabulary, distributions with the error of
+    float32.
+    """
     wide = torch.softmax(torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(1)) * 9, -1)
     for proposal in (
         Proposal([]),
@@ -326,10 +340,10 @@ def test_where_nothing_was_drafted_the_rates_are_defined():
 def test_nan_in_the_middle_of_a_generation_is_an_error_and_the_next_call_is_right(broken, temperature):
     models = {"target": model(), "draft": model()}
     engine = SpeculativeEngine(models["target"], DraftModelDrafter(models["draft"]), 3)
-    models[broken].law = lambda tokens: law(tokens) if len(tokens) < 9 else [math.nan] * VOCAB
+    models[broken].distribution = lambda tokens: distribution(tokens) if len(tokens) < 9 else [math.nan] * VOCAB
     with pytest.raises(ValueError, match="NaN"):
         engine.generate(PROMPT, LENGTH, temperature=temperature, seed=1)
-    models[broken].law = law
+    models[broken].distribution = distribution
     assert engine.generate(PROMPT, LENGTH).tokens == EXPECTED
 
 

@@ -394,7 +394,7 @@ def test_logprobs_are_those_of_the_bare_target_whatever_the_options(gamma, optio
     result = engine.generate([2, 3, 2, 3], 15, logprobs=True, **options)
     history, expected = [2, 3, 2, 3], []
     for token in result.tokens:
-        weights = model.law(tuple(history))
+        weights = model.distribution(tuple(history))
         expected.append(math.log(weights[token] / sum(weights)))
         history.append(token)
     assert result.logprobs == pytest.approx(expected, abs=1e-12)

@@ -80,7 +80,7 @@ def test_rounding_scale_follows_the_precision():
 @pytest.mark.model
 def test_speculation_in_bfloat16_differs_by_near_ties_only(smollm):
     """Lookup on a rewrite and on open text; what differs at all lies within the rounding of the pass."""
-    for prompt in ("Repeat: the cat sat on the mat. The cat sat on", "The three laws of robotics are"):
+    for prompt in ("Repeat: the cat sat on the mat. The cat sat on", "The three distributions of robotics are"):
         a = SpeculativeEngine(smollm).generate(prompt, 48, eos_token_id=None).tokens
         b = SpeculativeEngine(smollm, NGramDrafter(), gamma=6).generate(prompt, 48, eos_token_id=None).tokens
         assert compare_greedy(a, b, smollm, prompt).kind in ("same", "near-tie")

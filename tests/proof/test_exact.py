@@ -1,4 +1,4 @@
-"""The production loop, enumerated: whole outputs follow the target's autoregressive law to 1e-12."""
+"""The production loop, enumerated: whole outputs follow the target's autoregressive distribution to 1e-12."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from specdec_ref.models.scripted import ScriptedModel
 from specdec_ref.proof import (
     EnumeratingSource,
     Scenario,
-    autoregressive_law,
+    autoregressive_distribution,
     difference,
     enumerate_branches,
-    enumerate_law,
+    enumerate_distribution,
     fractions,
     identity,
     one_step_proof,
@@ -65,12 +65,12 @@ def test_what_is_certain_is_no_choice():
     assert source.choices == () and not source.next_branch()
 
 
-def test_an_unnormalised_law_is_normalised():
-    assert enumerate_law(lambda source: source.categorical([1, 3])) == {0: 0.25, 1: 0.75}
+def test_an_unnormalised_distribution_is_normalised():
+    assert enumerate_distribution(lambda source: source.categorical([1, 3])) == {0: 0.25, 1: 0.75}
 
 
 @pytest.mark.parametrize("weights", [[0.0, 0.0], [float("nan"), 1.0], [1.0, float("inf")], [-1.0, 2.0]])
-def test_laws_that_nothing_can_be_drawn_from(weights):
+def test_distributions_that_nothing_can_be_drawn_from(weights):
     with pytest.raises(ValueError, match="cannot draw"):
         EnumeratingSource().categorical(torch.tensor(weights))
 
@@ -83,12 +83,12 @@ def test_a_coin_of_nan_is_refused():
 def test_a_program_with_chance_of_its_own_is_noticed():
     asked = iter([0.3, 0.7, 0.2])
     with pytest.raises(RuntimeError, match="something else"):
-        enumerate_law(lambda source: source.bernoulli(next(asked)))
+        enumerate_distribution(lambda source: source.bernoulli(next(asked)))
 
 
 def test_too_many_branches_is_an_error():
     with pytest.raises(RuntimeError, match="more than 100 branches"):
-        enumerate_law(lambda source: tuple(source.bernoulli(0.5) for _ in range(7)), max_branches=100)
+        enumerate_distribution(lambda source: tuple(source.bernoulli(0.5) for _ in range(7)), max_branches=100)
 
 
 # The reference that the engine is compared with
@@ -104,9 +104,9 @@ def test_reference_filters_known_values():
     assert penalised([0.5, 0.5], (), (1,), eos=(0,), bad_words=[[1, 1]], min_new_tokens=2) == [0.0, 0.0]
 
 
-def test_reference_law_by_hand():
-    law = autoregressive_law(lambda tokens: [(0.9, 0.1), (0.4, 0.6)][tokens[-1]], [0], 2, eos=(1,))
-    assert law == pytest.approx({(0, 0): 0.81, (0, 1): 0.09, (1,): 0.1})
+def test_reference_distribution_by_hand():
+    distribution = autoregressive_distribution(lambda tokens: [(0.9, 0.1), (0.4, 0.6)][tokens[-1]], [0], 2, eos=(1,))
+    assert distribution == pytest.approx({(0, 0): 0.81, (0, 1): 0.09, (1,): 0.1})
 
 
 def test_distances():
@@ -138,7 +138,7 @@ def test_fractions_refuse_floats():
 
 
 @pytest.mark.parametrize("name", MATRIX)
-def test_joint_law(name):
+def test_joint_distribution(name):
     assert MATRIX[name].deviation() <= TOLERANCE
 
 
@@ -151,8 +151,8 @@ def test_matrix_holds_every_lossless_rule_drafter_and_option():
     assert used == {name for options in (*OPTIONS.values(), EVERYTHING) for name in options}
 
 
-def test_the_law_is_not_trivial():
-    """Laws with one outcome, or drafts that are never rejected, would prove nothing."""
+def test_the_distribution_is_not_trivial():
+    """Distributions with one outcome, or drafts that are never rejected, would prove nothing."""
     for name in ("token, model, plain", "block, model, plain", "match, model, plain", "token, lookup, plain"):
         scenario = MATRIX[name]
         engine = scenario.engine()
@@ -194,7 +194,7 @@ def test_lossy_rules_have_a_price(rule):
 
 
 def test_lossy_prices_grow_with_the_output():
-    """A joint law is at least as far off as the law of a part of it."""
+    """A joint distribution is at least as far off as the distribution of a part of it."""
     for rule in ("lossy-typical", "lossy-leniency"):
         short, long = (Scenario(rule, budget=budget, prompt=(0,)).total_variation() for budget in (2, 3))
         assert long >= short > 0
@@ -202,15 +202,15 @@ def test_lossy_prices_grow_with_the_output():
 
 def test_generation_needs_no_drafter():
     scenario = Scenario()
-    plain = SpeculativeEngine(ScriptedModel(scenario.target_law, scenario.vocab))
-    law = enumerate_law(lambda source: tuple(scenario.generate(plain, source).tokens))
-    assert difference(law, scenario.expected()) <= TOLERANCE
+    plain = SpeculativeEngine(ScriptedModel(scenario.target_distribution, scenario.vocab))
+    distribution = enumerate_distribution(lambda source: tuple(scenario.generate(plain, source).tokens))
+    assert difference(distribution, scenario.expected()) <= TOLERANCE
 
 
 def test_a_smaller_draft_of_which_everything_is_forbidden():
     """Nothing is proposed then; the target goes on alone."""
-    law = (0.25, 0.25, 0.5)
-    target, draft = ScriptedModel(lambda tokens: law, 3), ScriptedModel(lambda tokens: (0.5, 0.5), 2)
+    distribution = (0.25, 0.25, 0.5)
+    target, draft = ScriptedModel(lambda tokens: distribution, 3), ScriptedModel(lambda tokens: (0.5, 0.5), 2)
     engine = SpeculativeEngine(target, DraftModelDrafter(draft), gamma=2)
     for temperature in (0.0, 1.0):
         out = engine.generate([2], 4, temperature=temperature, bad_words=[[0], [1]], source=RandomSource(0))
@@ -220,13 +220,13 @@ def test_a_smaller_draft_of_which_everything_is_forbidden():
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", ["token", "block"])
 @pytest.mark.parametrize("options", OPTIONS)
-def test_joint_law_of_longer_outputs(rule, options):
+def test_joint_distribution_of_longer_outputs(rule, options):
     assert Scenario(rule, options=OPTIONS[options], gamma=3, budget=4, prompt=(0,)).deviation() <= TOLERANCE
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", ["token", "block", "match"])
 @pytest.mark.parametrize("drafter", ["model", "lookup"])
-def test_joint_law_of_five_tokens_in_changing_blocks(rule, drafter):
+def test_joint_distribution_of_five_tokens_in_changing_blocks(rule, drafter):
     scenario = Scenario(rule, drafter, vocab=2, gamma=moody, budget=5, options={"temperature": 0.8}, eos=(1,))
     assert scenario.deviation() <= TOLERANCE

@@ -62,7 +62,7 @@ def test_an_edit_that_does_not_fit_is_refused(old, times):
 
 def test_report_says_by_which():
     table = report([by_name("residual with q = 0"), by_name("<= at u = 0")])
-    assert "| residual with q = 0 | exact | law: token, model |" in table
+    assert "| residual with q = 0 | exact | distribution: token, model |" in table
     assert "| <= at u = 0 | exact | generator at u = 0" in table
 
 

@@ -1,4 +1,6 @@
-"""SmolLM2 through the production loop, enumerated: its own laws, and a draft that sees its last two tokens only."""
+"""SmolLM2 through the production loop, enumerated: its own distributions, and a draft that sees its last two tokens
+only.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,18 @@ from support.tiny_models import tiny_llama
 
 from specdec_ref import DraftModelDrafter, SpeculativeEngine, load_model
 from specdec_ref.models.layout import keep_four_bits
-from specdec_ref.proof import autoregressive_law, difference, enumerate_law
+from specdec_ref.proof import autoregressive_distribution, difference, enumerate_distribution
 
 
 def compare(model, prompt, rule, **options):
-    """(deviation of the joint law, number of outputs) of the loop with a short-sighted draft."""
+    """(deviation of the joint distribution, number of outputs) of the loop with a short-sighted draft."""
     target, draft = MemoisedModel(model), MemoisedModel(model, window=2)
     engine = SpeculativeEngine(target, DraftModelDrafter(draft), gamma=2, rule=rule)
-    law = enumerate_law(
+    distribution = enumerate_distribution(
         lambda source: tuple(engine.generate(prompt, 3, source=source, eos_token_id=None, **options).tokens)
     )
-    expected = autoregressive_law(target.law, prompt, 3, **options)
-    return difference(law, expected), len(expected)
+    expected = autoregressive_distribution(target.distribution, prompt, 3, **options)
+    return difference(distribution, expected), len(expected)
 
 
 @pytest.mark.parametrize("rule", ["token", "block", "match"])

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from specdec_ref.proof import Scenario, draws_needed, emitted_law, fractions, g_test, holm, mixture, planted, power
+from specdec_ref.proof import (
+    Scenario,
+    draws_needed,
+    emitted_distribution,
+    fractions,
+    g_test,
+    holm,
+    mixture,
+    planted,
+    power,
+)
 from specdec_ref.proof.goodness import MIN_EXPECTED, smallest_share
 from specdec_ref.proof.mutants import MUTANTS
 from specdec_ref.proof.statistical import (
@@ -43,17 +53,17 @@ def test_g_test_of_an_impossible_outcome():
     assert g_test([500, 500, 0], [0.5, 0.5, 0.0]).dof == 1
 
 
-def test_g_test_of_a_certain_law():
+def test_g_test_of_a_certain_distribution():
     assert g_test([50], [1.0]).p_value == 1
 
 
 @pytest.mark.parametrize(
-    ("counts", "law", "match"),
+    ("counts", "distribution", "match"),
     [([100, 3], [0.99, 0.01], "draw more"), ([50, 50], [0.5, 0.6], "sum"), ([50, 50], [1.0], "2 counts")],
 )
-def test_g_test_refuses(counts, law, match):
+def test_g_test_refuses(counts, distribution, match):
     with pytest.raises(ValueError, match=match):
-        g_test(counts, law)
+        g_test(counts, distribution)
 
 
 def test_size_is_what_it_says():
@@ -66,10 +76,12 @@ def test_size_is_what_it_says():
 
 
 def test_size_with_cells_as_small_as_allowed():
-    law = [1 - 0.02, 0.01, 0.01]
+    distribution = [1 - 0.02, 0.01, 0.01]
     draws = int(MIN_EXPECTED / 0.01) + 1
     rng = np.random.default_rng(4)
-    p_values = np.array([g_test(counts, law).p_value for counts in rng.multinomial(draws, law, size=20_000)])
+    p_values = np.array(
+        [g_test(counts, distribution).p_value for counts in rng.multinomial(draws, distribution, size=20_000)]
+    )
     assert (p_values < 1e-3).mean() < 2e-3
 
 
@@ -84,7 +96,7 @@ def test_power_is_what_it_says():
 
 
 def test_draws_needed_for_the_article():
-    """2% of the article's law, 99% power at size 1e-6: about 0.84 million draws, and no fewer."""
+    """2% of the article's distribution, 99% power at size 1e-6: about 0.84 million draws, and no fewer."""
     fault = mixture(P, ARTICLE, 0.02)
     draws = draws_needed(fault, P, 1e-6)
     assert 840_000 < draws < 850_000
@@ -120,12 +132,14 @@ def test_holm_keeps_the_familywise_size():
 # The article
 
 
-def test_the_articles_law_is_the_one_that_it_is_said_to_be():
-    law = emitted_law(verify_article, fractions([".6", ".3", ".1"]), fractions([".1", ".3", ".6"]))
-    assert law == fractions([".4", ".45", ".15"]) and [float(x) for x in law] == pytest.approx(ARTICLE)
+def test_the_articles_distribution_is_the_one_that_it_is_said_to_be():
+    distribution = emitted_distribution(verify_article, fractions([".6", ".3", ".1"]), fractions([".1", ".3", ".6"]))
+    assert distribution == fractions([".4", ".45", ".15"]) and [float(x) for x in distribution] == pytest.approx(
+        ARTICLE
+    )
     assert (P1.tolist(), Q1.tolist()) == (P, Q)
     with planted(next(m for m in MUTANTS if m.name == "residual with q = 0")):
-        assert emitted_law("token", P, Q) == pytest.approx(ARTICLE)
+        assert emitted_distribution("token", P, Q) == pytest.approx(ARTICLE)
 
 
 # The suite
@@ -152,7 +166,7 @@ def test_every_check_has_power(checks):
 def test_rule_tests_are_large_enough(checks):
     first = [c for c in checks if c.name in ("batched token: first token", "batched block: first token")]
     assert len(first) == 2 and all(c.draws == MILLION >= 1_100_000 for c in first)
-    assert all("the article's law, 2%" in c.faults for c in first)
+    assert all("the article's distribution, 2%" in c.faults for c in first)
 
 
 def test_suite_is_seeded():
@@ -181,11 +195,11 @@ def test_suite_finds_nothing_with_other_seeds(checks, seed):
 
 @pytest.mark.slow
 def test_many_generations_of_the_loop():
-    """Outputs of three tokens, their joint law, from 30,000 generations."""
+    """Outputs of three tokens, their joint distribution, from 30,000 generations."""
     scenario = Scenario(prompt=(0,), budget=3)
-    engine, law = scenario.engine(), scenario.expected()
+    engine, distribution = scenario.engine(), scenario.expected()
 
-    counts = dict.fromkeys(law, 0)
+    counts = dict.fromkeys(distribution, 0)
     for seed in range(30_000):
         counts[tuple(scenario.generate(engine, RandomSource(seed)).tokens)] += 1
-    assert g_test(list(counts.values()), list(law.values())).p_value > 1e-6
+    assert g_test(list(counts.values()), list(distribution.values())).p_value > 1e-6

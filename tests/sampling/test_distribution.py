@@ -1,8 +1,8 @@
-"""The law of the output over several rounds, by G test at a stated size and with a stated power.
+"""The distribution of the output over several rounds, by G test at a stated size and with a stated power.
 
 Ten thousand outputs of three tokens over a vocabulary of three, drawn by the production loop with gamma 2, against
-the target's own law of the 27 sequences, computed by multiplying. Size 1e-9. The alternative with the residual left
-out (the correction drawn from p) lies so far off that its noncentrality is above 200: power beyond 0.999.
+the target's own distribution of the 27 sequences, computed by multiplying. Size 1e-9. The alternative with the
+residual left out (the correction drawn from p) lies so far off that its noncentrality is above 200: power beyond 0.999.
 """
 
 import itertools
@@ -18,16 +18,16 @@ from specdec_ref.models.scripted import ScriptedModel
 from specdec_ref.verify import RULES, acceptance_probability
 
 SIZE, DRAWS, PROMPT = 1e-9, 10_000, [0, 1]
-LAWS = {0: [0.6, 0.3, 0.1], 1: [0.1, 0.3, 0.6], 2: [0.25, 0.5, 0.25]}
-DRAFT_LAWS = {0: [0.1, 0.3, 0.6], 1: [0.5, 0.4, 0.1], 2: [0.25, 0.5, 0.25]}
+DISTRIBUTIONS = {0: [0.6, 0.3, 0.1], 1: [0.1, 0.3, 0.6], 2: [0.25, 0.5, 0.25]}
+DRAFT_DISTRIBUTIONS = {0: [0.1, 0.3, 0.6], 1: [0.5, 0.4, 0.1], 2: [0.25, 0.5, 0.25]}
 
 
-def law(table):
-    """Depends on the last two tokens, so a law taken from the wrong row or history shows."""
+def distribution(table):
+    """Depends on the last two tokens, so a distribution taken from the wrong row or history shows."""
     return lambda tokens: np.roll(table[tokens[-1]], tokens[-2] if len(tokens) > 1 else 0).tolist()
 
 
-TARGET, DRAFT = ScriptedModel(law(LAWS), 3), ScriptedModel(law(DRAFT_LAWS), 3)
+TARGET, DRAFT = ScriptedModel(distribution(DISTRIBUTIONS), 3), ScriptedModel(distribution(DRAFT_DISTRIBUTIONS), 3)
 
 
 def expected():
@@ -35,7 +35,7 @@ def expected():
     for sequence in itertools.product(range(3), repeat=3):
         history, p = list(PROMPT), 1.0
         for token in sequence:
-            p *= TARGET.law(tuple(history))[token]
+            p *= TARGET.distribution(tuple(history))[token]
             history.append(token)
         result[sequence] = p
     return result
@@ -51,13 +51,13 @@ def p_value(engine):
 
 
 @pytest.mark.parametrize("drafter", [None, NGramDrafter(), DraftModelDrafter(DRAFT)], ids=["plain", "lookup", "model"])
-def test_output_follows_the_targets_law(drafter):
+def test_output_follows_the_targets_distribution(drafter):
     assert p_value(SpeculativeEngine(TARGET, drafter, 2)) > SIZE
 
 
 def without_residual(proposal, p, source):
     for i, x in enumerate(proposal.tokens):
-        q = proposal.law(i, like=p[i])
+        q = proposal.distribution(i, like=p[i])
         if not source.bernoulli(acceptance_probability(p[i, x].item(), q[x].item())):
             return Verdict(i, source.categorical(p[i]), "corrected")
     return RULES["token"](proposal, p, source)

@@ -1,6 +1,7 @@
 """Each sampling option against transformers' own class, and the whole chain against transformers' own order.
 
-Laws in float64 are compared; a fault in a single option, in a row's context or in the order shows in each test.
+Distributions in float64 are compared; a fault in a single option, in a row's context or in the order shows in each
+test.
 """
 
 import itertools
@@ -33,16 +34,16 @@ def bound(**options):
     return Sampling(**options).bound(PROMPT_LENGTH, VOCAB, EOS)
 
 
-def hf_law(processors, logits, tokens=CONTEXT, temperature=1.0):
+def hf_distribution(processors, logits, tokens=CONTEXT, temperature=1.0):
     """Row by row: transformers' processors, given as plain decoding would call them, then the softmax."""
-    laws = []
+    distributions = []
     for i, row in enumerate(logits):
         context = torch.tensor([tokens[: len(tokens) - (len(logits) - 1) + i]])
         scores = row[None].clone()
         for processor in processors:
             scores = processor(context, scores)
-        laws.append(torch.softmax(scores, -1)[0])
-    return torch.stack(laws)
+        distributions.append(torch.softmax(scores, -1)[0])
+    return torch.stack(distributions)
 
 
 BIAS = {1: 2.5, 4: -3.0, (9, 9): 4.0, (4, 9): -2.0, (7, 9, 11): 1.5, (2, 2): 9.0}
@@ -80,12 +81,12 @@ SAME_AS = {
 
 @pytest.mark.parametrize("name", SAME_AS)
 @pytest.mark.parametrize("seed", range(3))
-def test_each_option_gives_the_law_of_transformers_own_class(name, seed):
+def test_each_option_gives_the_distribution_of_transformers_own_class(name, seed):
     options, processors = SAME_AS[name]
     logits = rows(seed=seed)
     sampling = bound(**{"temperature": 1.0, **options})
     ours = torch.cat([sampling.probs(logits[i : i + 1], CONTEXT[: len(CONTEXT) - 3 + i]) for i in range(4)])
-    assert torch.allclose(ours, hf_law(processors, logits), rtol=1e-12, atol=1e-15)
+    assert torch.allclose(ours, hf_distribution(processors, logits), rtol=1e-12, atol=1e-15)
     if name != "top_k beyond the vocabulary":
         assert not torch.allclose(ours, torch.softmax(logits, -1))
 
@@ -137,12 +138,12 @@ def test_together_they_apply_in_transformers_order(
         processors=own,
     )
     tokens = [t for t in CONTEXT if t not in EOS]  # transformers never goes on behind an end token
-    expected = hf_law(theirs, logits, tokens)
-    law = ours.probs(logits, tokens)
+    expected = hf_distribution(theirs, logits, tokens)
+    distribution = ours.probs(logits, tokens)
     reached = next(
         (i + 1 for i in range(n - 1) if expected[i, tokens[len(tokens) - n + 1 + i]] == 0), n
     )  # behind a forbidden draft nothing is kept, so its rows may be anything
-    assert torch.allclose(law[:reached], expected[:reached], rtol=1e-9, atol=1e-13)
+    assert torch.allclose(distribution[:reached], expected[:reached], rtol=1e-9, atol=1e-13)
 
 
 class HFModel(transformers.GenerationMixin):
@@ -156,21 +157,21 @@ class HFModel(transformers.GenerationMixin):
 
 def test_presence_and_frequency_count_the_output_and_never_the_prompt():
     logits = rows()
-    law = bound(temperature=1.0, presence_penalty=0.8, frequency_penalty=0.3).probs(logits, CONTEXT)
+    distribution = bound(temperature=1.0, presence_penalty=0.8, frequency_penalty=0.3).probs(logits, CONTEXT)
     for i, row in enumerate(logits):
         output = CONTEXT[PROMPT_LENGTH : len(CONTEXT) - 3 + i]
         expected = [mu - output.count(j) * 0.3 - (output.count(j) > 0) * 0.8 for j, mu in enumerate(row.tolist())]
-        assert torch.allclose(law[i], torch.tensor(expected, dtype=torch.float64).softmax(-1), rtol=1e-12)
+        assert torch.allclose(distribution[i], torch.tensor(expected, dtype=torch.float64).softmax(-1), rtol=1e-12)
 
 
 def test_presence_and_frequency_come_right_after_the_repetition_penalty():
     """As in vLLM: dividing first and subtracting then, not the other way round."""
     logits = rows(1)
-    law = bound(temperature=1.0, repetition_penalty=2.0, presence_penalty=1.0).probs(logits, CONTEXT)
+    distribution = bound(temperature=1.0, repetition_penalty=2.0, presence_penalty=1.0).probs(logits, CONTEXT)
     row = hf.RepetitionPenaltyLogitsProcessor(2.0)(torch.tensor([CONTEXT]), logits.clone())
     for token in set(CONTEXT[PROMPT_LENGTH:]):
         row[0, token] -= 1.0
-    assert torch.allclose(law, row.softmax(-1))
+    assert torch.allclose(distribution, row.softmax(-1))
 
 
 # Blocks: row by row as plain decoding would.
@@ -229,7 +230,7 @@ def test_min_new_tokens_holds_for_every_eos_id():
 
 
 @pytest.mark.parametrize("temperature", [0.3, 0.7, 1.5])
-def test_temperature_reaches_the_law(temperature):
+def test_temperature_reaches_the_distribution(temperature):
     logits = rows(3)
     assert torch.allclose(Sampling(temperature).probs(logits), torch.softmax(logits / temperature, -1))
 
@@ -244,7 +245,7 @@ def test_a_temperature_without_meaning_is_refused(temperature):
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e6])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_extreme_temperatures_leave_a_law(temperature, dtype):
+def test_extreme_temperatures_leave_a_distribution(temperature, dtype):
     logits = torch.tensor([[80.0, 1.0, -90.0, -math.inf]], dtype=dtype)
     p = Sampling(temperature, top_p=0.9, min_p=0.01, typical_p=0.9).probs(logits)
     assert torch.isfinite(p).all() and p.sum() == pytest.approx(1) and p[0, 3] == 0
@@ -290,7 +291,9 @@ def test_top_p_keeps_the_token_that_crosses_the_border():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_top_p_on_a_large_vocabulary_is_the_smallest_set(dtype):
-    """The head of the law is looked at first; wide laws, ties and narrow ones give what a full sort gives."""
+    """The head of the distribution is looked at first; wide distributions, ties and narrow ones give what a full sort
+    gives.
+    """
     generator = torch.Generator().manual_seed(5)
     for scale, quantum in ((0.0, 1), (0.2, 1), (1.0, 0.5), (3.0, 0.125), (6.0, 1e-3)):
         logits = (torch.randn(3, 20_000, generator=generator, dtype=dtype) * scale / quantum).round() * quantum
@@ -309,7 +312,9 @@ def test_top_p_on_a_large_vocabulary_is_the_smallest_set(dtype):
 
 
 def test_every_option_works_on_a_draft_with_a_smaller_vocabulary():
-    """Its law is that of the target's options, restricted: ids it does not have are no error and change nothing."""
+    """Its distribution is that of the target's options, restricted: ids it does not have are no error and change
+    nothing.
+    """
     logits, small = rows(), 12
     wide = torch.cat([logits[:, :small], torch.full((4, VOCAB - small), -math.inf, dtype=torch.float64)], -1)
     processors = [

@@ -54,7 +54,7 @@ def test_categorical_is_the_inverse_of_the_cumulative_sum(probs, u):
     assert u * total <= sum(probs[: index + 1]) * (1 + 1e-12)
 
 
-def test_frequencies_follow_the_law():
+def test_frequencies_follow_the_distribution():
     """Chi-square of 40,000 draws at size 1e-9: a wrong draw of 3% in one entry would show."""
     probs, source = torch.tensor([0.1, 0.0, 0.6, 0.3]), RandomSource(5)
     counts = torch.bincount(torch.tensor([source.categorical(probs) for _ in range(40_000)]), minlength=4)
@@ -74,6 +74,6 @@ def test_same_seed_same_draws_other_seed_others():
 
 
 @pytest.mark.parametrize("probs", [[0.0, 0.0], [float("nan"), 1.0], [float("inf"), 1.0]])
-def test_a_law_without_mass_is_an_error(probs):
+def test_a_distribution_without_mass_is_an_error(probs):
     with pytest.raises(ValueError, match="cannot draw"):
         RandomSource(0).categorical(torch.tensor(probs))

@@ -52,6 +52,6 @@ class MemoisedModel:
             self._known[seen] = last[0].double()
         return self._known[seen]
 
-    def law(self, context: tuple[int, ...]) -> list[float]:
+    def distribution(self, context: tuple[int, ...]) -> list[float]:
         """Next-token probabilities at temperature 1, as a plain list."""
         return self.logits(context).softmax(-1).tolist()

@@ -53,12 +53,12 @@ class Strict(ScriptedModel):
 def speller(script: list[int], vocab_size: int, prompt: list[int], share: float = 1.0, **options: Any) -> Strict:
     """Says `script` after `prompt`, each token with probability `share`; behind its end token 0."""
 
-    def law(tokens: tuple[int, ...]) -> list[float]:
+    def distribution(tokens: tuple[int, ...]) -> list[float]:
         place = len(tokens) - len(prompt)
         right = script[place] if 0 <= place < len(script) else 0
         return [share if i == right else (1 - share) / (vocab_size - 1) for i in range(vocab_size)]
 
-    return Strict(law, vocab_size, **options)
+    return Strict(distribution, vocab_size, **options)
 
 
 class Knows(Drafter):

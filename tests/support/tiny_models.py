@@ -25,7 +25,7 @@ def tiny_config(**changes: object) -> LlamaConfig:
 
 
 def tiny_llama(seed: int = 0, **changes: object) -> Llama:
-    """Random weights, large enough that its laws are neither flat nor one-hot."""
+    """Random weights, large enough that its distributions are neither flat nor one-hot."""
     torch.manual_seed(seed)
     model = Llama(tiny_config(**changes), torch.float64).eval()
     for name, weight in model.named_parameters():

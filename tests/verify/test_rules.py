@@ -10,14 +10,21 @@ import torch
 from specdec_ref import DraftModelDrafter, SpeculativeEngine
 from specdec_ref.interfaces import Proposal
 from specdec_ref.models.scripted import ScriptedModel
-from specdec_ref.proof import completed_law, emitted_law, enumerate_law, fractions, round_law, total_variation
+from specdec_ref.proof import (
+    completed_distribution,
+    emitted_distribution,
+    enumerate_distribution,
+    fractions,
+    round_distribution,
+    total_variation,
+)
 from specdec_ref.sampling import RandomSource
 from specdec_ref.verify import RULES, block, verify_lossy_leniency, verify_lossy_typical
 from specdec_ref.verify.typical import typical_threshold
 
 
-def doubles(law):
-    return torch.tensor(law, dtype=torch.float64)
+def doubles(distribution):
+    return torch.tensor(distribution, dtype=torch.float64)
 
 
 P = [".6", ".2", ".1", ".1"]
@@ -45,20 +52,22 @@ def test_names_say_what_is_lossy():
 )
 def test_one_step_emits_exactly_p(rule, p, q):
     p, q = fractions(p), fractions(q)
-    assert emitted_law(rule, p, q) == p
+    assert emitted_distribution(rule, p, q) == p
 
 
 @pytest.mark.parametrize("rule", ["token", "block", "onehot", "match"])
 def test_a_one_hot_draft_emits_exactly_p(rule):
     p, q = fractions([".6", ".4"]), fractions(["1", "0"])
-    assert emitted_law(rule, p, q) == p
+    assert emitted_distribution(rule, p, q) == p
 
 
 def test_after_a_rejection_the_known_corrections():
-    law = round_law("token", lambda _: fractions([".5", ".3", ".2"]), lambda _: fractions([".6", ".1", ".3"]))
-    assert {tokens for (accepted, tokens) in law if accepted == 0} == {(1,)}
-    law = round_law("token", lambda _: fractions(P), lambda _: fractions(Q))
-    corrections = {tokens[0]: w for (accepted, tokens), w in law.items() if accepted == 0}
+    distribution = round_distribution(
+        "token", lambda _: fractions([".5", ".3", ".2"]), lambda _: fractions([".6", ".1", ".3"])
+    )
+    assert {tokens for (accepted, tokens) in distribution if accepted == 0} == {(1,)}
+    distribution = round_distribution("token", lambda _: fractions(P), lambda _: fractions(Q))
+    corrections = {tokens[0]: w for (accepted, tokens), w in distribution.items() if accepted == 0}
     assert corrections == {2: fractions(".05"), 3: fractions(".05")}
 
 
@@ -66,8 +75,8 @@ def test_after_a_rejection_the_known_corrections():
 @pytest.mark.parametrize(("p", "q"), [(P, Q), ([".6", ".3", ".1"], [".1", ".3", ".6"]), (["0", "1"], [".5", ".5"])])
 def test_acceptance_is_what_the_formula_says(name, p, q):
     p, q = [float(x) for x in fractions(p)], [float(x) for x in fractions(q)]
-    law = round_law(name, lambda _: p, lambda _: q)
-    measured = sum(w for (accepted, _), w in law.items() if accepted == 1)
+    distribution = round_distribution(name, lambda _: p, lambda _: q)
+    measured = sum(w for (accepted, _), w in distribution.items() if accepted == 1)
     expected = RULES[name].expected_acceptance(doubles(p), doubles(q))
     assert measured == pytest.approx(expected, abs=1e-12)
 
@@ -82,10 +91,10 @@ def test_acceptance_known_values():
 
 
 @pytest.mark.parametrize("name", ["onehot", "greedy"])
-def test_acceptance_of_rules_for_certain_laws(name):
+def test_acceptance_of_rules_for_certain_distributions(name):
     p, q = ([0.3, 0.7], [0.0, 1.0]) if name == "onehot" else ([0.0, 1.0], [0.4, 0.6])
-    law = round_law(name, lambda _: p, lambda _: q)
-    measured = sum(w for (accepted, _), w in law.items() if accepted == 1)
+    distribution = round_distribution(name, lambda _: p, lambda _: q)
+    measured = sum(w for (accepted, _), w in distribution.items() if accepted == 1)
     assert measured == pytest.approx(RULES[name].expected_acceptance(torch.tensor(p), torch.tensor(q)))
 
 
@@ -93,8 +102,8 @@ def test_block_example_of_the_paper():
     """p = [1/3, 2/3], q = [2/3, 1/3], two drafts: 10/9 tokens accepted token-wise, 11/9 as a block (section 1)."""
     p, q = fractions(["1/3", "2/3"]), fractions(["2/3", "1/3"])
     for rule, expected in (("token", "10/9"), ("block", "11/9")):
-        law = round_law(rule, lambda _: p, lambda _: q, gamma=2)
-        assert sum(accepted * w for (accepted, _), w in law.items()) == fractions(expected)
+        distribution = round_distribution(rule, lambda _: p, lambda _: q, gamma=2)
+        assert sum(accepted * w for (accepted, _), w in distribution.items()) == fractions(expected)
 
 
 def uneven(tokens):
@@ -108,9 +117,9 @@ def uneven_draft(tokens):
 
 @pytest.mark.parametrize("rule", ["token", "block", "match"])
 @pytest.mark.parametrize("gamma", [1, 2, 3])
-def test_joint_law_of_a_round_in_fractions(rule, gamma):
-    """The emitted tokens, continued by the target to gamma + 1, have exactly the target's joint law."""
-    joint = completed_law(round_law(rule, uneven, uneven_draft, gamma), uneven, gamma + 1)
+def test_joint_distribution_of_a_round_in_fractions(rule, gamma):
+    """The emitted tokens, continued by the target to gamma + 1, have exactly the target's joint distribution."""
+    joint = completed_distribution(round_distribution(rule, uneven, uneven_draft, gamma), uneven, gamma + 1)
     for tokens, probability in joint.items():
         expected = 1
         for i in range(gamma + 1):
@@ -124,8 +133,8 @@ def test_block_never_keeps_fewer(gamma):
     """Prefix by prefix: P(accepted >= i) is never smaller, so no average over them can be."""
 
     def at_least(rule):
-        law = round_law(rule, uneven, uneven_draft, gamma)
-        return [sum(w for (accepted, _), w in law.items() if accepted >= i) for i in range(1, gamma + 1)]
+        distribution = round_distribution(rule, uneven, uneven_draft, gamma)
+        return [sum(w for (accepted, _), w in distribution.items() if accepted >= i) for i in range(1, gamma + 1)]
 
     token, together = at_least("token"), at_least("block")
     assert token[0] == together[0]
@@ -136,8 +145,8 @@ def test_block_never_keeps_fewer(gamma):
 @pytest.mark.parametrize("gamma", [1, 2, 4])
 def test_expected_accepted_of_a_block(gamma):
     p, q = [0.5, 0.2, 0.3], [0.2, 0.4, 0.4]
-    law = round_law("block", lambda _: p, lambda _: q, gamma)
-    measured = sum(accepted * w for (accepted, _), w in law.items())
+    distribution = round_distribution("block", lambda _: p, lambda _: q, gamma)
+    measured = sum(accepted * w for (accepted, _), w in distribution.items())
     formula = block.expected_accepted(doubles(p), doubles(q), gamma)
     assert measured == pytest.approx(formula, abs=1e-12)
 
@@ -163,7 +172,7 @@ def test_block_asks_from_the_whole_block_downwards():
 @pytest.mark.parametrize("p", [[0.6, 0.3, 0.1], [0.0, 0.5, 0.5], [0.2, 0.2, 0.6]])
 def test_leniency_costs_exactly_the_acceptance_it_gains(leniency, p):
     q = [0.1, 0.3, 0.6]
-    emitted = emitted_law(functools.partial(verify_lossy_leniency, leniency=leniency), p, q)
+    emitted = emitted_distribution(functools.partial(verify_lossy_leniency, leniency=leniency), p, q)
     as_tensors = doubles(p), doubles(q)
     lenient = RULES["lossy-leniency"].expected_acceptance
     gained = functools.partial(lenient, leniency=leniency)(*as_tensors) - RULES["token"].expected_acceptance(
@@ -177,16 +186,16 @@ def test_leniency_costs_exactly_the_acceptance_it_gains(leniency, p):
 @pytest.mark.parametrize("leniency", [0.0, -1.0, 1.5])
 def test_leniency_out_of_range(leniency):
     with pytest.raises(ValueError, match="leniency"):
-        emitted_law(functools.partial(verify_lossy_leniency, leniency=leniency), [0.5, 0.5], [0.5, 0.5])
+        emitted_distribution(functools.partial(verify_lossy_leniency, leniency=leniency), [0.5, 0.5], [0.5, 0.5])
 
 
-def test_typical_acceptance_changes_the_law():
+def test_typical_acceptance_changes_the_distribution():
     p, q = [0.5, 0.3, 0.2], [0.1, 0.1, 0.8]
-    emitted = emitted_law("lossy-typical", p, q)
+    emitted = emitted_distribution("lossy-typical", p, q)
     threshold = typical_threshold(doubles(p))
     assert threshold == pytest.approx(min(0.09, 0.3 * 0.5**0.5 * 0.3**0.3 * 0.2**0.2), abs=1e-12)
     assert emitted == pytest.approx(q)  # every token of p is plausible, so the draft writes the text
-    strict = emitted_law(functools.partial(verify_lossy_typical, epsilon=1.0, delta=10.0), p, q)
+    strict = emitted_distribution(functools.partial(verify_lossy_typical, epsilon=1.0, delta=10.0), p, q)
     assert strict == pytest.approx(p)  # nothing is kept, so the target does
 
 
@@ -205,7 +214,7 @@ def test_onehot_with_a_residual_that_rounding_emptied():
     assert RULES["onehot"](Proposal([0]), p, Unlucky(0)).token == 0
 
 
-def test_greedy_refuses_a_law_that_is_not_one_hot():
+def test_greedy_refuses_a_distribution_that_is_not_one_hot():
     with pytest.raises(ValueError, match="temperature=0"):
         RULES["greedy"](Proposal([0]), torch.tensor([[0.6, 0.4]] * 2), RandomSource(0))
 
@@ -218,7 +227,7 @@ def test_every_lossless_rule_agrees_at_temperature_0(drafted):
 
 
 @pytest.mark.parametrize("name", ["token", "block", "lossy-leniency"])
-def test_a_draft_that_its_law_excludes_is_refused(name):
+def test_a_draft_that_its_distribution_excludes_is_refused(name):
     proposal = Proposal([1], torch.tensor([[1.0, 0.0]]))
     with pytest.raises(ValueError, match=r"q\(x\) = 0"):
         RULES[name](proposal, torch.tensor([[0.5, 0.5]] * 2), RandomSource(0))
@@ -226,21 +235,21 @@ def test_a_draft_that_its_law_excludes_is_refused(name):
 
 @pytest.mark.parametrize("name", ["token", "block", "match", "lossy-typical"])
 def test_a_token_of_probability_0_is_never_kept(name):
-    law = round_law(name, lambda _: [0.0, 0.5, 0.5], lambda _: [1.0, 0.0, 0.0])
-    assert all(0 not in tokens for _, tokens in law)
+    distribution = round_distribution(name, lambda _: [0.0, 0.5, 0.5], lambda _: [1.0, 0.0, 0.0])
+    assert all(0 not in tokens for _, tokens in distribution)
 
 
 def test_one_tenth_accepts_one_tenth():
-    law = round_law("token", lambda _: fractions([".1", ".9"]), lambda _: fractions(["1", "0"]))
-    assert sum(w for (accepted, _), w in law.items() if accepted) == fractions("1/10")
+    distribution = round_distribution("token", lambda _: fractions([".1", ".9"]), lambda _: fractions(["1", "0"]))
+    assert sum(w for (accepted, _), w in distribution.items() if accepted) == fractions("1/10")
 
 
-def test_equal_laws_in_float32_draw_from_p_where_the_residual_is_empty():
+def test_equal_distributions_in_float32_draw_from_p_where_the_residual_is_empty():
     """p from softmax, q from log_softmax().exp(): equal on paper, not to the last digit."""
     logits = torch.tensor([0.3, -1.2, 2.1, 0.05])
     p, q = logits.softmax(-1), logits.log_softmax(-1).exp()
     for name in ("token", "block"):
-        outcomes = enumerate_law(
+        outcomes = enumerate_distribution(
             lambda source, rule=RULES[name]: rule(Proposal([2], q[None]), torch.stack([p, p]), source).token
         )
         assert sum(outcomes.values()) == pytest.approx(1)
@@ -257,6 +266,6 @@ def test_the_engine_takes_each_rule_by_name(name):
 @pytest.mark.parametrize(
     ("rule", "lossless"), [("token", True), ("lossy-typical", False), (RULES["match"].verify, None)]
 )
-def test_statistics_say_whether_the_law_was_kept(rule, lossless):
+def test_statistics_say_whether_the_distribution_was_kept(rule, lossless):
     engine = SpeculativeEngine(ScriptedModel(lambda tokens: (0.5, 0.5), 2), rule=rule)
     assert engine.generate([0], 3).stats.lossless is lossless

@@ -90,7 +90,7 @@ def test_recorded_digits_decide_the_tolerance() -> None:
     assert settle(close).differences == [] and settle(off).differences != []
 
 
-def test_the_law_with_a_zeroed_draft_agrees_with_drawing_from_it() -> None:
+def test_the_distribution_with_a_zeroed_draft_agrees_with_drawing_from_it() -> None:
     """Runs the faulty rule itself, 20,000 times; the tolerance is 5 standard errors."""
     import random
 
@@ -99,6 +99,6 @@ def test_the_law_with_a_zeroed_draft_agrees_with_drawing_from_it() -> None:
     for _ in range(n):
         x = rng.choices(range(3), q)[0]
         counts[x if rng.random() < p[x] / q[x] else rng.choices(range(3), p)[0]] += 1
-    law = settle(claims()[20]).values["emitted"]
-    for count, share in zip(counts, law, strict=True):
+    distribution = settle(claims()[20]).values["emitted"]
+    for count, share in zip(counts, distribution, strict=True):
         assert abs(count / n - share) < 5 * (share * (1 - share) / n) ** 0.5

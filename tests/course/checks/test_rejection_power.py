@@ -8,8 +8,8 @@ from specdec_course.checks import rejection_power
 from specdec_ref.proof import draws_needed, g_test
 
 
-def trusts(sample, law):
-    return g_test(sample(36_000), law).p_value >= rejection_power.SIZE
+def trusts(sample, distribution):
+    return g_test(sample(36_000), distribution).p_value >= rejection_power.SIZE
 
 
 def test_bad_luck_alone_does_not_fail_a_test_that_keeps_the_contract(monkeypatch):

@@ -34,7 +34,7 @@ def test_a_step_shows_what_the_production_code_does_not_what_it_should():
         assert plots.one_step(P, Q).emitted == pytest.approx([0.40, 0.45, 0.15])
 
 
-def test_the_panels_hold_shared_mass_residual_and_emitted_law():
+def test_the_panels_hold_shared_mass_residual_and_emitted_distribution():
     both, after, out = plots.rejection_figure(P, Q).axes
     target, draft, shared = both.containers
     assert heights(target) == P
@@ -58,7 +58,7 @@ def test_the_words_carry_the_numbers():
     assert f'alt="{words}"' in plots.step_html(P, Q)
 
 
-def test_a_slider_moves_accepted_mass_residual_and_emitted_law_together():
+def test_a_slider_moves_accepted_mass_residual_and_emitted_distribution_together():
     box = plots.exactness_explorer()
     *sliders, output = box.children
     assert [s.value for s in sliders] == [6, 3, 1, 1, 3, 6]

@@ -21,16 +21,16 @@ def verify(drafts, q, p, source):
     places = np.arange(len(drafts))
     chances = np.minimum(1, p[places, drafts] / q[places, drafts]) if len(drafts) else []
     kept = next((i for i, chance in enumerate(chances) if not source.bernoulli(chance)), len(drafts))
-    law = p[kept] if kept == len(drafts) else residual(p[kept], q[kept])
-    return np.append(drafts[:kept], source.categorical(law))
+    distribution = p[kept] if kept == len(drafts) else residual(p[kept], q[kept])
+    return np.append(drafts[:kept], source.categorical(distribution))
 """,
         "top_p": """
-def top_p(law, mass):
-    law = np.array(law)
-    order = np.argsort(-law, kind="stable")
-    size = np.searchsorted(np.cumsum(law[order]), mass) + 1
-    kept = np.zeros_like(law)
-    kept[order[:size]] = law[order[:size]]
+def top_p(distribution, mass):
+    distribution = np.array(distribution)
+    order = np.argsort(-distribution, kind="stable")
+    size = np.searchsorted(np.cumsum(distribution[order]), mass) + 1
+    kept = np.zeros_like(distribution)
+    kept[order[:size]] = distribution[order[:size]]
     return kept / kept.sum()
 """,
         "both_sides": """
@@ -48,9 +48,9 @@ def _eye(n):
         "trusts": """
 from scipy import stats
 
-def trusts(sample, law):
+def trusts(sample, distribution):
     n = 36_000
-    counts, expected = np.array(sample(n)), n * np.array(law)
+    counts, expected = np.array(sample(n)), n * np.array(distribution)
     if counts[expected == 0].sum():
         return False
     counts, expected = counts[expected > 0], expected[expected > 0]
@@ -65,14 +65,14 @@ def witness():
 """,
         "repair": """
 def repaired_draft(draft, prefix, gamma, source, sure=0.5):
-    drafts, laws = [], []
+    drafts, distributions = [], []
     for _ in range(gamma):
         q = np.array(draft([*prefix, *drafts]))
         if q.max() < sure:  # decided before the draw
             break
         drafts.append(int(source.categorical(q)))
-        laws.append(q)
-    return np.array(drafts, dtype=int), laws
+        distributions.append(q)
+    return np.array(drafts, dtype=int), distributions
 """,
     },
     "tensors": {
@@ -98,23 +98,23 @@ def verify(drafts, q, p, source):
             break
         kept += 1
     if kept == len(drafts):
-        law = torch.as_tensor(p[kept])
+        distribution = torch.as_tensor(p[kept])
     else:
-        law = residual(p[kept], q[kept])
-    return torch.tensor([*drafts[:kept], source.categorical(law)])
+        distribution = residual(p[kept], q[kept])
+    return torch.tensor([*drafts[:kept], source.categorical(distribution)])
 """,
         "top_p": """
-def top_p(law, mass):
-    law = torch.tensor(law)
-    ordered, index = law.sort(descending=True, stable=True)
+def top_p(distribution, mass):
+    distribution = torch.tensor(distribution)
+    ordered, index = distribution.sort(descending=True, stable=True)
     before = ordered.cumsum(0) - ordered
-    kept = torch.zeros_like(law).scatter(0, index[before < mass], ordered[before < mass])
+    kept = torch.zeros_like(distribution).scatter(0, index[before < mass], ordered[before < mass])
     return kept / kept.sum()
 """,
         "both_sides": """
 def propose(q, mass, source):
-    law = torch.as_tensor(top_p(q, mass))
-    return torch.tensor(source.categorical(law)), law
+    distribution = torch.as_tensor(top_p(q, mass))
+    return torch.tensor(source.categorical(distribution)), distribution
 
 def judge(p, x, reported, mass, source):
     p, r = torch.as_tensor(top_p(p, mass)), torch.as_tensor(reported)
@@ -123,13 +123,13 @@ def judge(p, x, reported, mass, source):
     return source.categorical((p - r).relu())
 """,
         "trusts": """
-def trusts(sample, law):
+def trusts(sample, distribution):
     # The distance itself, against a border in the middle.
     n = 40_000
-    counts, law = torch.tensor(sample(n)), torch.tensor(law)
-    if (counts[law == 0] > 0).any():
+    counts, distribution = torch.tensor(sample(n)), torch.tensor(distribution)
+    if (counts[distribution == 0] > 0).any():
         return torch.tensor(False)
-    return (counts / n - law).abs().sum() / 2 < 0.0109
+    return (counts / n - distribution).abs().sum() / 2 < 0.0109
 """,
         "witness": """
 def witness():
@@ -138,16 +138,16 @@ def witness():
 """,
         "repair": """
 def repaired_draft(draft, prefix, gamma, source, sure=0.5):
-    # Draws among the sure tokens only, and reports that law.
-    drafts, laws = [], []
+    # Draws among the sure tokens only, and reports that distribution.
+    drafts, distributions = [], []
     while len(drafts) < gamma:
         q = torch.tensor(draft(prefix + drafts))
         q = torch.where(q >= sure, q, 0)
         if not q.any():
             break
-        laws.append(q / q.sum())
-        drafts.append(source.categorical(laws[-1]))
-    return drafts, laws
+        distributions.append(q / q.sum())
+        drafts.append(source.categorical(distributions[-1]))
+    return drafts, distributions
 """,
     },
     "recursion and fractions": {
@@ -178,13 +178,13 @@ def verify(drafts, q, p, source):
     return [source.categorical(residual(p[0], q[0]))]
 """,
         "top_p": """
-def top_p(law, mass):
-    left = dict(enumerate(law))
+def top_p(distribution, mass):
+    left = dict(enumerate(distribution))
     kept = {}
     while left and sum(kept.values()) < mass:
         best = min(left, key=lambda x: (-left[x], x))
         kept[best] = left.pop(best)
-    return [Fraction(kept.get(x, 0)) / Fraction(sum(kept.values())) for x in range(len(law))]
+    return [Fraction(kept.get(x, 0)) / Fraction(sum(kept.values())) for x in range(len(distribution))]
 """,
         "both_sides": """
 def propose(q, mass, source):
@@ -200,13 +200,13 @@ def judge(p, x, reported, mass, source):
         "trusts": """
 from scipy.stats import norm
 
-def trusts(sample, law):
+def trusts(sample, distribution):
     # Freeman and Tukey's sum of square roots, with Wilson and Hilferty's border; the draws come in pieces.
     counts = [sum(c) for c in zip(*(sample(8_000) for _ in range(5)))]
-    if any(c for c, p in zip(counts, law) if p == 0):
+    if any(c for c, p in zip(counts, distribution) if p == 0):
         return 0
-    total = 4 * sum((c**0.5 - (40_000 * p) ** 0.5) ** 2 for c, p in zip(counts, law))
-    k = sum(p > 0 for p in law) - 1
+    total = 4 * sum((c**0.5 - (40_000 * p) ** 0.5) ** 2 for c, p in zip(counts, distribution))
+    k = sum(p > 0 for p in distribution) - 1
     return int(total < k * (1 - 2 / (9 * k) + norm.isf(0.0008) * (2 / (9 * k)) ** 0.5) ** 3)
 """,
         "witness": """
@@ -224,8 +224,8 @@ def repaired_draft(draft, prefix, gamma, source, sure=0.5):
     x = source.categorical(q)
     if q[x] < sure:
         return [x], [q]
-    more, laws = repaired_draft(draft, [*prefix, x], gamma - 1, source, sure)
-    return [x, *more], [q, *laws]
+    more, distributions = repaired_draft(draft, [*prefix, x], gamma - 1, source, sure)
+    return [x, *more], [q, *distributions]
 """,
     },
     "by the package's ideas": {
@@ -254,12 +254,12 @@ def verify(drafts, q, p, source):
     return out
 """,
         "top_p": """
-def top_p(law, mass):
+def top_p(distribution, mass):
     # A token stays if those before it in the order hold less than the mass.
     def before(x):
-        return sum(law[y] for y in range(len(law)) if (-law[y], y) < (-law[x], x))
+        return sum(distribution[y] for y in range(len(distribution)) if (-distribution[y], y) < (-distribution[x], x))
 
-    kept = [law[x] if before(x) < mass else 0 for x in range(len(law))]
+    kept = [distribution[x] if before(x) < mass else 0 for x in range(len(distribution))]
     return [k / sum(kept) for k in kept]
 """,
         "both_sides": """
@@ -276,32 +276,32 @@ def judge(p, x, reported, mass, source):
 from functools import lru_cache
 
 @lru_cache(maxsize=None)
-def _border(law, n):
+def _border(distribution, n):
     # The distance that right programs stay below in all but 1 of 2,000 runs, by experiment.
-    runs = np.random.default_rng(0).multinomial(n, law, size=40_000)
-    distances = ((runs / n - law) ** 2 / np.maximum(law, 1e-9)).sum(1)
+    runs = np.random.default_rng(0).multinomial(n, distribution, size=40_000)
+    distances = ((runs / n - distribution) ** 2 / np.maximum(distribution, 1e-9)).sum(1)
     return np.quantile(distances, 0.9995)
 
-def trusts(sample, law):
-    counts, law = np.array(sample(38_000)), np.array(law)
-    if counts[law == 0].any():
+def trusts(sample, distribution):
+    counts, distribution = np.array(sample(38_000)), np.array(distribution)
+    if counts[distribution == 0].any():
         return False
-    distance = ((counts / 38_000 - law) ** 2 / np.maximum(law, 1e-9)).sum()
-    return distance <= _border(tuple(law), 38_000)
+    distance = ((counts / 38_000 - distribution) ** 2 / np.maximum(distribution, 1e-9)).sum()
+    return distance <= _border(tuple(distribution), 38_000)
 """,
         "witness": """
 def witness():
     p, q = [0.25] * 4, [0.7, 0.1, 0.1, 0.1]
-    return p, q, first_token_law(p, q, careful_draft)
+    return p, q, first_token_distribution(p, q, careful_draft)
 """,
         "repair": """
 def repaired_draft(draft, prefix, gamma, source, sure=0.5):
-    drafts, laws, asked = [], [], True
+    drafts, distributions, asked = [], [], True
     while asked and len(drafts) < gamma:
-        laws.append(draft(prefix + drafts))
-        drafts.append(source.categorical(laws[-1]))
-        asked = laws[-1][drafts[-1]] >= sure and max(laws[-1]) >= sure
-    return drafts, laws
+        distributions.append(draft(prefix + drafts))
+        drafts.append(source.categorical(distributions[-1]))
+        asked = distributions[-1][drafts[-1]] >= sure and max(distributions[-1]) >= sure
+    return drafts, distributions
 """,
     },
     "rounded, by hand": {
@@ -313,29 +313,29 @@ def witness():
 """,
         "repair": """
 def repaired_draft(draft, prefix, gamma, source, sure=0.5):
-    drafts, laws, text = [], [], list(prefix)
+    drafts, distributions, text = [], [], list(prefix)
     for _ in range(gamma):
         q = draft(text)
         # Decided before the draw, by the least of what can come; where that is little, a last draft.
-        laws.append(q)
+        distributions.append(q)
         drafts.append(source.categorical(q))
         text.append(drafts[-1])
         if min(a for a in q if a > 0) < sure:
-            return drafts, laws
-    return drafts, laws
+            return drafts, distributions
+    return drafts, distributions
 """,
     },
     "values of the dictionary": {
         "witness": """
 def witness():
     p, q = [0.7, 0.3, 0.0], [0.6, 0.2, 0.2]
-    return p, q, list(first_token_law(p, q, careful_draft).values())
+    return p, q, list(first_token_distribution(p, q, careful_draft).values())
 """,
     },
 }
 
 TEST = """
-def trusts(sample, law):
+def trusts(sample, distribution):
     {}
 """
 
@@ -357,16 +357,18 @@ def top_p(rule):
     """A filter with `rule` for the tokens that stay, from the tokens in order and the sums up to each."""
     return {
         "top_p": f"""
-def top_p(law, mass):
-    order = sorted(range(len(law)), key=lambda x: -law[x])
-    sums = list(np.cumsum([law[x] for x in order]))
+def top_p(distribution, mass):
+    order = sorted(range(len(distribution)), key=lambda x: -distribution[x])
+    sums = list(np.cumsum([distribution[x] for x in order]))
     {rule}
 """
     }
 
 
 def both(propose="q2, q2", judge="p2, p2, reported"):
-    """Propose draws from the first of its laws and reports the second; judge has laws for test, residual, and q."""
+    """Propose draws from the first of its distributions and reports the second; judge has distributions for test,
+    residual, and q.
+    """
     drawn, reported = propose.split(", ")
     test, rest, q = judge.split(", ")
     return {
@@ -387,14 +389,14 @@ def judge(p, x, reported, mass, source):
 
 REPAIR = """
 def repaired_draft(draft, prefix, gamma, source, sure=0.5):
-    drafts, laws = [], []
+    drafts, distributions = [], []
     while len(drafts) < gamma:
         q = draft(prefix + drafts)
         x = source.categorical(q)
         {}
         drafts.append(x)
-        laws.append(q)
-    return drafts, laws
+        distributions.append(q)
+    return drafts, distributions
 """
 
 WRONG = [
@@ -634,8 +636,8 @@ def verify(drafts, q, p, source):
         "top-p drops the token that crosses",
         top_p(
             "kept = [x for x, s in zip(order, sums) if s <= mass] or order[:1]\n"
-            "    total = sum(law[x] for x in kept)\n"
-            "    return [law[x] / total if x in kept else 0 for x in range(len(law))]"
+            "    total = sum(distribution[x] for x in kept)\n"
+            "    return [distribution[x] / total if x in kept else 0 for x in range(len(distribution))]"
         ),
         loses=("top_p", "both_sides"),
         says="crosses the threshold was dropped",
@@ -644,8 +646,8 @@ def verify(drafts, q, p, source):
         "top-p keeps one more where the sum is reached exactly",
         top_p(
             "kept = [x for x, s in zip(order, [0, *sums]) if s <= mass]\n"
-            "    total = sum(law[x] for x in kept)\n"
-            "    return [law[x] / total if x in kept else 0 for x in range(len(law))]"
+            "    total = sum(distribution[x] for x in kept)\n"
+            "    return [distribution[x] / total if x in kept else 0 for x in range(len(distribution))]"
         ),
         loses=("top_p",),
         says="one token too many",
@@ -654,7 +656,7 @@ def verify(drafts, q, p, source):
         "top-p not scaled",
         top_p(
             "kept = [x for x, s in zip(order, [0, *sums]) if s < mass]\n"
-            "    return [law[x] if x in kept else 0 for x in range(len(law))]"
+            "    return [distribution[x] if x in kept else 0 for x in range(len(distribution))]"
         ),
         loses=("top_p", "both_sides"),
         says="divide by it",
@@ -662,8 +664,8 @@ def verify(drafts, q, p, source):
     Wrong(
         "top-p in sorted order",
         top_p(
-            "kept = [law[x] for x, s in zip(order, [0, *sums]) if s < mass]\n"
-            "    return [k / sum(kept) for k in kept] + [0] * (len(law) - len(kept))"
+            "kept = [distribution[x] for x, s in zip(order, [0, *sums]) if s < mass]\n"
+            "    return [k / sum(kept) for k in kept] + [0] * (len(distribution) - len(kept))"
         ),
         loses=("top_p", "both_sides"),
         says="keeps its place",
@@ -672,12 +674,12 @@ def verify(drafts, q, p, source):
         "top-p keeps the highest of equal tokens",
         {
             "top_p": """
-def top_p(law, mass):
-    order = np.array(law).argsort(kind="stable")[::-1]
-    sums = np.cumsum(np.array(law)[order])
+def top_p(distribution, mass):
+    order = np.array(distribution).argsort(kind="stable")[::-1]
+    sums = np.cumsum(np.array(distribution)[order])
     kept = set(order[: 1 + int((sums < mass).sum())].tolist())
-    total = sum(law[x] for x in kept)
-    return [law[x] / total if x in kept else 0.0 for x in range(len(law))]
+    total = sum(distribution[x] for x in kept)
+    return [distribution[x] / total if x in kept else 0.0 for x in range(len(distribution))]
 """
         },
         loses=("top_p",),
@@ -686,9 +688,9 @@ def top_p(law, mass):
     Wrong(
         "a threshold for single tokens",
         top_p(
-            "kept = [x for x in order if law[x] >= 1 - mass] or order\n"
-            "    total = sum(law[x] for x in kept)\n"
-            "    return [law[x] / total if x in kept else 0 for x in range(len(law))]"
+            "kept = [x for x in order if distribution[x] >= 1 - mass] or order\n"
+            "    total = sum(distribution[x] for x in kept)\n"
+            "    return [distribution[x] / total if x in kept else 0 for x in range(len(distribution))]"
         ),
         loses=("top_p", "both_sides"),
         says="threshold for single tokens",
@@ -696,7 +698,7 @@ def top_p(law, mass):
     Wrong("q reported before the filter", both(propose="q2, q"), loses=("both_sides",), says="before the filter"),
     Wrong("draft not filtered", both(propose="q, q"), loses=("both_sides",), says="drawn from q before the filter"),
     Wrong(
-        "draft is the likeliest token, with the law that it was not drawn from",
+        "draft is the likeliest token, with the distribution that it was not drawn from",
         both(propose="[float(a == max(q)) for a in q], q2"),
         loses=("both_sides",),
         says="likeliest token",
@@ -705,10 +707,10 @@ def top_p(law, mass):
         "target not filtered",
         both(judge="p, p, reported"),
         loses=("both_sides",),
-        says="target's law was not filtered",
+        says="target's distribution was not filtered",
     ),
     Wrong(
-        "reported law filtered again",
+        "reported distribution filtered again",
         both(judge="p2, p2, again"),
         loses=("both_sides",),
         says="second time",
@@ -721,19 +723,19 @@ def top_p(law, mass):
     ),
     Wrong(
         "1,000 draws, each share within 0.02",
-        {"trusts": TEST.format("return all(abs(c / 1000 - p) < 0.02 for c, p in zip(sample(1000), law))")},
+        {"trusts": TEST.format("return all(abs(c / 1000 - p) < 0.02 for c, p in zip(sample(1000), distribution))")},
         loses=("trusts",),
         says="too narrow for 1,000 draws",
     ),
     Wrong(
         "10,000 draws are too few",
-        {"trusts": TEST.format("return g_test(sample(10_000), law).p_value >= 0.001")},
+        {"trusts": TEST.format("return g_test(sample(10_000), distribution).p_value >= 0.001")},
         loses=("trusts",),
         says="10,000 draws are too few",
     ),
     Wrong(
         "20,000 draws are too few for eight tokens",
-        {"trusts": TEST.format("return g_test(sample(20_000), law).p_value >= 0.001")},
+        {"trusts": TEST.format("return g_test(sample(20_000), distribution).p_value >= 0.001")},
         loses=("trusts",),
         says="20,000 draws are too few",
     ),
@@ -742,8 +744,8 @@ def top_p(law, mass):
         {
             "trusts": TEST.format(
                 "counts = sample(40_000)\n"
-                "    sd = [(40_000 * p * (1 - p)) ** 0.5 for p in law]\n"
-                "    return all(abs(c - 40_000 * p) <= 3.9 * s for c, p, s in zip(counts, law, sd))"
+                "    sd = [(40_000 * p * (1 - p)) ** 0.5 for p in distribution]\n"
+                "    return all(abs(c - 40_000 * p) <= 3.9 * s for c, p, s in zip(counts, distribution, sd))"
             )
         },
         loses=("trusts",),
@@ -751,25 +753,25 @@ def top_p(law, mass):
     ),
     Wrong(
         "a size of 5%",
-        {"trusts": TEST.format("return g_test(sample(40_000), law).p_value >= 0.05")},
+        {"trusts": TEST.format("return g_test(sample(40_000), distribution).p_value >= 0.05")},
         loses=("trusts",),
         says="a size of about [3-7].[0-9]%",
     ),
     Wrong(
         "a size of 1%, as in the lesson",
-        {"trusts": TEST.format("return g_test(sample(40_000), law).p_value >= 0.01")},
+        {"trusts": TEST.format("return g_test(sample(40_000), distribution).p_value >= 0.01")},
         loses=("trusts",),
         says="a size of about [01].[0-9]%",
     ),
     Wrong(
         "ten looks, each with the whole size",
-        {"trusts": TEST.format("return all(g_test(sample(4_000), law).p_value >= 0.005 for _ in range(10))")},
+        {"trusts": TEST.format("return all(g_test(sample(4_000), distribution).p_value >= 0.005 for _ in range(10))")},
         loses=("trusts",),
         says="look several times",
     ),
     Wrong(
         "True and False the other way round",
-        {"trusts": TEST.format("return g_test(sample(40_000), law).p_value < 0.001")},
+        {"trusts": TEST.format("return g_test(sample(40_000), distribution).p_value < 0.001")},
         loses=("trusts",),
         says="blames every program",
     ),
@@ -783,18 +785,18 @@ def top_p(law, mass):
         "compares means",
         {
             "trusts": TEST.format(
-                "n, x = 40_000, np.arange(len(law))\n"
-                "    mean = (x * law).sum()\n"
-                "    border = 3.5 * ((x * x * law).sum() - mean**2) ** 0.5 / n**0.5\n"
+                "n, x = 40_000, np.arange(len(distribution))\n"
+                "    mean = (x * distribution).sum()\n"
+                "    border = 3.5 * ((x * x * distribution).sum() - mean**2) ** 0.5 / n**0.5\n"
                 "    return abs((x * sample(n)).sum() / n - mean) < border"
             )
         },
         loses=("trusts",),
-        says="says nothing: compare the whole law|add the deviations up",
+        says="says nothing: compare the whole distribution|add the deviations up",
     ),
     Wrong(
         "a wide border for each token",
-        {"trusts": TEST.format("return all(abs(c / 4e4 - p) < 0.012 for c, p in zip(sample(40_000), law))")},
+        {"trusts": TEST.format("return all(abs(c / 4e4 - p) < 0.012 for c, p in zip(sample(40_000), distribution))")},
         loses=("trusts",),
         says="spread over all of them",
     ),
@@ -802,15 +804,15 @@ def top_p(law, mass):
         "tokens of probability 0 left out",
         {
             "trusts": TEST.format(
-                "counts = [c for c, p in zip(sample(40_000), law) if p > 0]\n"
-                "    return g_test(counts, [p for p in law if p > 0]).p_value >= 0.001"
+                "counts = [c for c, p in zip(sample(40_000), distribution) if p > 0]\n"
+                "    return g_test(counts, [p for p in distribution if p > 0]).p_value >= 0.001"
             )
         },
         loses=("trusts",),
         says="probability 0 are left out",
     ),
     Wrong(
-        "the lesson's law, hard-coded",
+        "the lesson's distribution, hard-coded",
         {
             "trusts": TEST.format(
                 "counts = sample(40_000)\n"
@@ -822,13 +824,13 @@ def top_p(law, mass):
     ),
     Wrong(
         "a p-value instead of a verdict",
-        {"trusts": TEST.format("return g_test(sample(40_000), law).p_value")},
+        {"trusts": TEST.format("return g_test(sample(40_000), distribution).p_value")},
         loses=("trusts",),
         says="True or False",
     ),
     Wrong(
         "more draws than there are",
-        {"trusts": TEST.format("return g_test(sample(1_000_000), law).p_value >= 0.001")},
+        {"trusts": TEST.format("return g_test(sample(1_000_000), distribution).p_value >= 0.001")},
         loses=("trusts",),
         says="40,000 is all there is",
     ),
@@ -845,13 +847,13 @@ def top_p(law, mass):
         says="sure of no token",
     ),
     Wrong(
-        "a witness with the law that should come",
+        "a witness with the distribution that should come",
         {"witness": "def witness():\n    return [0.6, 0.4], [0.6, 0.4], [0.6, 0.4]"},
         loses=("witness",),
         says="what should come out",
     ),
     Wrong(
-        "a witness with a law that does not come",
+        "a witness with a distribution that does not come",
         {"witness": "def witness():\n    return [0.6, 0.4], [0.6, 0.4], [0.6, 0.0]"},
         loses=("witness",),
         says="left out",
@@ -860,7 +862,7 @@ def top_p(law, mass):
         "the given code again",
         {"repair": REPAIR.format("if q[x] < sure:\n            break")},
         loses=("repair",),
-        says="still the law of the given code",
+        says="still the distribution of the given code",
     ),
     Wrong("no early stop", {"repair": REPAIR.format("pass")}, loses=("repair",), says="early stop is gone"),
     Wrong(
@@ -874,15 +876,15 @@ def top_p(law, mass):
         {
             "repair": """
 def repaired_draft(draft, prefix, gamma, source, sure=0.5):
-    drafts, laws = [], []
+    drafts, distributions = [], []
     while len(drafts) < gamma:
         q = draft(prefix + drafts)
         filtered = [x if x >= sure else 0 for x in q]
         if not any(filtered):
             break
         drafts.append(source.categorical(filtered))
-        laws.append(q)
-    return drafts, laws
+        distributions.append(q)
+    return drafts, distributions
 """
         },
         loses=("repair",),
@@ -1028,8 +1030,8 @@ def verify(drafts, q, p, source):
     Wrong(
         "top-p keeps all that are as likely as the last",
         top_p(
-            "border = law[order[sum(s < mass for s in sums)]] if sums[-1] >= mass else 0\n"
-            "    kept = [a if a >= border else 0 for a in law]\n"
+            "border = distribution[order[sum(s < mass for s in sums)]] if sums[-1] >= mass else 0\n"
+            "    kept = [a if a >= border else 0 for a in distribution]\n"
             "    return [k / sum(kept) for k in kept]"
         ),
         loses=("top_p",),
@@ -1037,7 +1039,9 @@ def verify(drafts, q, p, source):
     ),
     Wrong(
         "min-p in place of top-p",
-        top_p("kept = [a if a >= (1 - mass) * max(law) else 0 for a in law]\n    return [k / sum(kept) for k in kept]"),
+        top_p(
+            "kept = [a if a >= (1 - mass) * max(distribution) else 0 for a in distribution]\n    return [k / sum(kept) for k in kept]"
+        ),
         loses=("top_p", "both_sides"),
         says="min-p",
     ),
@@ -1045,7 +1049,7 @@ def verify(drafts, q, p, source):
         "top-p divides by the mass",
         top_p(
             "kept = [x for x, s in zip(order, [0, *sums]) if s < mass]\n"
-            "    return [law[x] / mass if x in kept else 0 for x in range(len(law))]"
+            "    return [distribution[x] / mass if x in kept else 0 for x in range(len(distribution))]"
         ),
         loses=("top_p", "both_sides"),
         says="divided by the mass",
@@ -1055,8 +1059,8 @@ def verify(drafts, q, p, source):
         {
             "both_sides": """
 def propose(q, mass, source):
-    law = top_p(q, mass)
-    return source.categorical(law), law
+    distribution = top_p(q, mass)
+    return source.categorical(distribution), distribution
 
 def judge(p, x, reported, mass, source):
     return source.categorical(top_p(p, mass))
@@ -1070,14 +1074,14 @@ def judge(p, x, reported, mass, source):
         {
             "repair": """
 def repaired_draft(draft, prefix, gamma, source, sure=0.5):
-    drafts, laws = [], []
+    drafts, distributions = [], []
     while len(drafts) < gamma:
-        laws.append(draft(prefix))
-        drafts.append(source.categorical(laws[-1]))
+        distributions.append(draft(prefix))
+        drafts.append(source.categorical(distributions[-1]))
         prefix.append(drafts[-1])
-        if laws[-1][drafts[-1]] < sure:
+        if distributions[-1][drafts[-1]] < sure:
             break
-    return drafts, laws
+    return drafts, distributions
 """
         },
         loses=("repair",),
@@ -1088,30 +1092,30 @@ def repaired_draft(draft, prefix, gamma, source, sure=0.5):
         {
             "repair": """
 def repaired_draft(draft, prefix, gamma, source, sure=0.5):
-    drafts, laws = [], []
+    drafts, distributions = [], []
     while len(drafts) < gamma:
-        laws.append(draft(drafts))
+        distributions.append(draft(drafts))
         drafts.append(source.categorical(draft(prefix + drafts)))
-        if laws[-1][drafts[-1]] < sure:
+        if distributions[-1][drafts[-1]] < sure:
             break
-    return drafts, laws
+    return drafts, distributions
 """
         },
         loses=("repair",),
-        says="the one that the draft was drawn from|in the law that was reported",
+        says="the one that the draft was drawn from|in the distribution that was reported",
     ),
     Wrong(
         "repair with 0.5 in place of sure",
         {
             "repair": """
 def repaired_draft(draft, prefix, gamma, source, sure=0.5):
-    drafts, laws = [], []
+    drafts, distributions = [], []
     while len(drafts) < gamma:
-        laws.append(draft(prefix + drafts))
-        drafts.append(source.categorical(laws[-1]))
-        if laws[-1][drafts[-1]] < 0.5:
+        distributions.append(draft(prefix + drafts))
+        drafts.append(source.categorical(distributions[-1]))
+        if distributions[-1][drafts[-1]] < 0.5:
             break
-    return drafts, laws
+    return drafts, distributions
 """
         },
         loses=("repair",),
@@ -1122,14 +1126,14 @@ def repaired_draft(draft, prefix, gamma, source, sure=0.5):
         {
             "repair": """
 def repaired_draft(draft, prefix, gamma, source, sure=0.5):
-    drafts, laws = [], []
+    drafts, distributions = [], []
     while len(drafts) < gamma:
         q = draft(prefix + drafts)
         if min(q) < sure:
             break
-        laws.append(q)
+        distributions.append(q)
         drafts.append(source.categorical(q))
-    return drafts, laws
+    return drafts, distributions
 """
         },
         loses=("repair",),
@@ -1140,12 +1144,12 @@ def repaired_draft(draft, prefix, gamma, source, sure=0.5):
         {
             "repair": """
 def repaired_draft(draft, prefix, gamma, source, sure=0.5):
-    drafts, laws, product = [], [], 1
+    drafts, distributions, product = [], [], 1
     while len(drafts) < gamma and product >= sure:
-        laws.append(draft(prefix + drafts))
-        drafts.append(source.categorical(laws[-1]))
-        product *= laws[-1][drafts[-1]]
-    return drafts, laws
+        distributions.append(draft(prefix + drafts))
+        drafts.append(source.categorical(distributions[-1]))
+        product *= distributions[-1][drafts[-1]]
+    return drafts, distributions
 """
         },
         loses=("repair",),
@@ -1156,13 +1160,13 @@ def repaired_draft(draft, prefix, gamma, source, sure=0.5):
         {
             "repair": """
 def repaired_draft(draft, prefix, gamma, source, sure=0.5):
-    drafts, laws = [], []
+    drafts, distributions = [], []
     while len(drafts) < gamma:
-        laws.append(draft(prefix + drafts))
-        drafts.append(source.categorical(laws[-1]))
-        if laws[-1][drafts[-1]] <= sure:
+        distributions.append(draft(prefix + drafts))
+        drafts.append(source.categorical(distributions[-1]))
+        if distributions[-1][drafts[-1]] <= sure:
             break
-    return drafts, laws
+    return drafts, distributions
 """
         },
         loses=("repair",),

@@ -28,16 +28,16 @@ RIGHT = {
     "with tensors": {
         "draft": """
 def draft(model, cache, tokens, gamma, temperature, source):
-    text, laws = torch.tensor(tokens), []
+    text, distributions = torch.tensor(tokens), []
     for i in range(gamma):
         rows = model.forward(text[cache.length :], cache, slice(-1, None))
-        laws.append(law(rows, temperature)[0])
+        distributions.append(distribution(rows, temperature)[0])
         if temperature == 0:
-            drawn = laws[-1].argmax().reshape(1)
+            drawn = distributions[-1].argmax().reshape(1)
         else:
-            drawn = torch.tensor([source.categorical(laws[-1])])
+            drawn = torch.tensor([source.categorical(distributions[-1])])
         text = torch.cat([text, drawn])
-    return text[len(tokens) :], torch.stack(laws) if laws else torch.empty(0, model.vocab_size)
+    return text[len(tokens) :], torch.stack(distributions) if distributions else torch.empty(0, model.vocab_size)
 """,
         "greedy": """
 def greedy_rule(drafted, q, p):
@@ -49,7 +49,7 @@ def greedy_rule(drafted, q, p):
         "verify": """
 def verify(model, cache, tokens, drafted, q, rule, temperature):
     fed = torch.cat([torch.tensor(tokens[-1:]), torch.tensor(drafted, dtype=torch.long)])
-    p = law(model.forward(fed, cache), temperature)
+    p = distribution(model.forward(fed, cache), temperature)
     accepted, token = rule(drafted, q, p)
     return torch.cat([fed[1 : 1 + accepted], torch.tensor([token])])
 """,
@@ -124,10 +124,10 @@ def repaired(model, propose, prompt, max_new_tokens, gamma):
 def draft(model, cache, tokens, gamma, temperature, source):
     if gamma == 0:
         return [], []
-    q = law(model.forward(torch.tensor(tokens[cache.length :]), cache), temperature)[-1]
+    q = distribution(model.forward(torch.tensor(tokens[cache.length :]), cache), temperature)[-1]
     x = source.categorical(q)
-    more, laws = draft(model, cache, [*tokens, x], gamma - 1, temperature, source)
-    return [x, *more], [q, *laws]
+    more, distributions = draft(model, cache, [*tokens, x], gamma - 1, temperature, source)
+    return [x, *more], [q, *distributions]
 """,
         "greedy": """
 def greedy_rule(drafted, q, p):
@@ -141,7 +141,7 @@ def greedy_rule(drafted, q, p):
 def verify(model, cache, tokens, drafted, q, rule, temperature):
     start = cache.length
     rows = model.forward(torch.tensor((tokens + drafted)[start:]), cache, slice(None))
-    p = [law(row, temperature) for row in rows]
+    p = [distribution(row, temperature) for row in rows]
     accepted, token = rule(drafted, q, torch.stack(p))
     return drafted[:accepted] + [token]
 """,
@@ -227,7 +227,7 @@ import numpy as np
 
 def draft(model, cache, tokens, gamma, temperature, source):
     tokens = tuple(tokens)
-    drafted, laws = (), []
+    drafted, distributions = (), []
     while len(drafted) < gamma:
         lacking = (tokens + drafted)[cache.length :]
         row = model.forward(torch.as_tensor(lacking), cache).numpy()[-1]
@@ -236,9 +236,9 @@ def draft(model, cache, tokens, gamma, temperature, source):
         else:
             q = np.exp((row - row.max()) / temperature)
             q = q / q.sum()
-        laws.append(q)
+        distributions.append(q)
         drafted += (source.categorical(torch.from_numpy(q)),)
-    return drafted, tuple(laws)
+    return drafted, tuple(distributions)
 """,
         "greedy": """
 def greedy_rule(drafted, q, p):
@@ -252,7 +252,7 @@ def verify(model, cache, tokens, drafted, q, rule, temperature):
     logits = model.forward(torch.tensor([tokens[-1]] + list(drafted)), cache)
     p = torch.zeros_like(logits)
     for i in range(len(p)):
-        p[i] = law(logits[i], temperature)
+        p[i] = distribution(logits[i], temperature)
     accepted, token = rule(drafted=drafted, q=q, p=p)
     return np.array(list(drafted[:accepted]) + [token])
 """,
@@ -293,11 +293,11 @@ def generate(target, draft_model, prompt, max_new_tokens, gamma, parts, rule, so
             lacking = [*tokens, *drafted][small.length :]
             if draft_model.max_context is not None and small.length + len(lacking) > draft_model.max_context:
                 break
-            q.append(law(draft_model.forward(torch.tensor(lacking), small)[-1], temperature))
+            q.append(distribution(draft_model.forward(torch.tensor(lacking), small)[-1], temperature))
             drafted.append(source.categorical(q[-1]))
             if drafted[-1] in eos:
                 break  # nothing behind an end can be kept
-        p = law(target.forward(torch.tensor([tokens[-1], *drafted]), big), temperature)
+        p = distribution(target.forward(torch.tensor([tokens[-1], *drafted]), big), temperature)
         accepted, token = rule(drafted, q, p)
         stop = False
         for token in [*drafted[:accepted], token]:
@@ -335,9 +335,9 @@ def repaired(model, propose, prompt, max_new_tokens, gamma):
     return np.array(tokens[len(prompt) :])
 """,
     },
-    "laws in float32, caches of just the size": {
-        **_changed("draft", ("laws.append(q)", "laws.append(q.float())")),
-        **_changed("verify", ("law(logits, temperature)", "law(logits.float(), temperature)")),
+    "distributions in float32, caches of just the size": {
+        **_changed("draft", ("distributions.append(q)", "distributions.append(q.float())")),
+        **_changed("verify", ("distribution(logits, temperature)", "distribution(logits.float(), temperature)")),
         **_changed(
             "loop",
             (
@@ -350,8 +350,8 @@ def repaired(model, propose, prompt, max_new_tokens, gamma):
         **_changed(
             "draft",
             (
-                "law(model.forward(torch.tensor(new), cache)[-1]",
-                "law(model.forward(torch.tensor(new), cache)[-1].float()",
+                "distribution(model.forward(torch.tensor(new), cache)[-1]",
+                "distribution(model.forward(torch.tensor(new), cache)[-1].float()",
             ),
         ),
         **_changed(
@@ -394,8 +394,8 @@ WRONG = [
         "the last draft is fed, too",
         "draft",
         (
-            "    return drafted, laws",
-            "    if drafted:\n        model.forward(torch.tensor(new), cache)\n    return drafted, laws",
+            "    return drafted, distributions",
+            "    if drafted:\n        model.forward(torch.tensor(new), cache)\n    return drafted, distributions",
         ),
         says="the last draft was fed",
     ),
@@ -409,30 +409,30 @@ WRONG = [
         "softmax reported at temperature 0",
         "draft",
         (
-            "q = law(model.forward(torch.tensor(new), cache)[-1], temperature)",
-            "row = model.forward(torch.tensor(new), cache)[-1]\n        q = law(row, temperature)",
+            "q = distribution(model.forward(torch.tensor(new), cache)[-1], temperature)",
+            "row = model.forward(torch.tensor(new), cache)[-1]\n        q = distribution(row, temperature)",
         ),
-        ("laws.append(q)", "laws.append(torch.softmax(row / (temperature or 1), -1))"),
+        ("distributions.append(q)", "distributions.append(torch.softmax(row / (temperature or 1), -1))"),
         says="one-hot",
     ),
     _slip(
         "q at temperature 1",
         "draft",
         (
-            "q = law(model.forward(torch.tensor(new), cache)[-1], temperature)",
-            "row = model.forward(torch.tensor(new), cache)[-1]\n        q = law(row, temperature)",
+            "q = distribution(model.forward(torch.tensor(new), cache)[-1], temperature)",
+            "row = model.forward(torch.tensor(new), cache)[-1]\n        q = distribution(row, temperature)",
         ),
-        ("laws.append(q)", "laws.append(law(row, 1.0))"),
+        ("distributions.append(q)", "distributions.append(distribution(row, 1.0))"),
         says="temperature 1|softmax",
     ),
     _slip(
         "logits handed over",
         "draft",
         (
-            "q = law(model.forward(torch.tensor(new), cache)[-1], temperature)",
-            "row = model.forward(torch.tensor(new), cache)[-1]\n        q = law(row, temperature)",
+            "q = distribution(model.forward(torch.tensor(new), cache)[-1], temperature)",
+            "row = model.forward(torch.tensor(new), cache)[-1]\n        q = distribution(row, temperature)",
         ),
-        ("laws.append(q)", "laws.append(row)"),
+        ("distributions.append(q)", "distributions.append(row)"),
         says="these are the logits",
     ),
     _slip(
@@ -440,7 +440,7 @@ WRONG = [
         "draft",
         (
             "        new = [x]",
-            "        new = [x]\n        if q[x] < 0.12:\n            del drafted[-1], laws[-1]\n            break",
+            "        new = [x]\n        if q[x] < 0.12:\n            del drafted[-1], distributions[-1]\n            break",
         ),
         says="none may be dropped",
     ),
@@ -473,8 +473,8 @@ WRONG = [
         "draft",
         ("        new = [x]", "        new = [*tokens, *drafted]\n        cache.truncate(0)"),
         (
-            "    return drafted, laws",
-            "    if drafted:\n        model.forward(torch.tensor(new[:-1]), cache)\n    return drafted, laws",
+            "    return drafted, distributions",
+            "    if drafted:\n        model.forward(torch.tensor(new[:-1]), cache)\n    return drafted, distributions",
         ),
         says="one pass",
     ),
@@ -493,8 +493,8 @@ WRONG = [
         "drafts are rolled back at once",
         "draft",
         (
-            "    return drafted, laws",
-            "    cache.truncate(min(cache.length, len(tokens) - 1))\n    return drafted, laws",
+            "    return drafted, distributions",
+            "    cache.truncate(min(cache.length, len(tokens) - 1))\n    return drafted, distributions",
         ),
         says="takes nothing out of the cache",
     ),
@@ -581,19 +581,22 @@ WRONG = [
     _slip(
         "p at temperature 1",
         "verify",
-        ("law(logits, temperature)", "law(logits, 1.0)"),
+        ("distribution(logits, temperature)", "distribution(logits, 1.0)"),
         says="temperature that was asked for",
     ),
     _slip(
         "p and q exchanged",
         "verify",
-        ("q, law(logits, temperature)", "law(logits, temperature), q"),
+        ("q, distribution(logits, temperature)", "distribution(logits, temperature), q"),
         says="exchanged|needs",
     ),
     _slip(
         "a rule of its own",
         "verify",
-        ("rule(drafted, q, law(logits, temperature))", "greedy_rule(drafted, q, law(logits, temperature))"),
+        (
+            "rule(drafted, q, distribution(logits, temperature))",
+            "greedy_rule(drafted, q, distribution(logits, temperature))",
+        ),
         says="asks the rule that it is given|the rule that verify is given",
     ),
     _slip(
@@ -614,8 +617,18 @@ WRONG = [
         )
         for length in ("0", "len(tokens) - 1", "len(tokens)", "len(tokens) + accepted", "cache.length - 1")
     ),
-    _slip("the rule gets no q", "verify", ("drafted, q, law", "drafted, None, law"), says="second argument is q"),
-    _slip("p at temperature 0", "verify", ("law(logits, temperature)", "law(logits, 0)"), says="at temperature 0"),
+    _slip(
+        "the rule gets no q",
+        "verify",
+        ("drafted, q, distribution", "drafted, None, distribution"),
+        says="second argument is q",
+    ),
+    _slip(
+        "p at temperature 0",
+        "verify",
+        ("distribution(logits, temperature)", "distribution(logits, 0)"),
+        says="at temperature 0",
+    ),
     # rolling back
     _slip(
         "one token too many stays",

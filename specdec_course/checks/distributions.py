@@ -1,7 +1,7 @@
-"""Laws for checks, what learners hand back, and every branch of their code.
+"""Distributions for checks, what learners hand back, and every branch of their code.
 
-Laws are made of 64ths. Their sums and differences are exact in every floating-point type, so that a border is a border
-whatever the learner computes with.
+Distributions are made of 64ths. Their sums and differences are exact in every floating-point type, so that a border
+is a border whatever the learner computes with.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from specdec_ref.sampling import RandomSource
 ROUNDING = 1e-5
 """Largest difference that counts as rounding: float32 keeps below it, and no mistake is this small."""
 
-Law = list[Fraction]
+Distribution = list[Fraction]
 Model = Callable[[Sequence[int]], list[float]]
 
 
-def random_law(rng: random.Random, size: int, zeros: int = 0) -> Law:
-    """A law over `size` tokens in 64ths; `zeros` of them are impossible, each other has at least 1/64."""
+def random_distribution(rng: random.Random, size: int, zeros: int = 0) -> Distribution:
+    """A distribution over `size` tokens in 64ths; `zeros` of them are impossible, each other has at least 1/64."""
     cuts = sorted(rng.sample(range(1, 64), size - zeros - 1))
     parts = [b - a for a, b in itertools.pairwise([0, *cuts, 64])] + [0] * zeros
     rng.shuffle(parts)
     return [Fraction(n, 64) for n in parts]
 
 
-def floats(law: Sequence[Any]) -> list[float]:
-    """The law as a learner's code gets it."""
-    return [float(x) for x in law]
+def floats(distribution: Sequence[Any]) -> list[float]:
+    """The distribution as a learner's code gets it."""
+    return [float(x) for x in distribution]
 
 
 def scaled(weights: Sequence[Any]) -> list[Any]:
@@ -48,9 +48,9 @@ def residual_of(p: Sequence[Any], q: Sequence[Any]) -> list[Any]:
     return scaled(over) if any(over) else list(p)
 
 
-def show(law: Sequence[Any]) -> str:
-    """The law in a message."""
-    return "[" + ", ".join(f"{float(x):.4g}" for x in law) + "]"
+def show(distribution: Sequence[Any]) -> str:
+    """The distribution in a message."""
+    return "[" + ", ".join(f"{float(x):.4g}" for x in distribution) + "]"
 
 
 def softmax(weights: Sequence[Any]) -> list[float]:
@@ -58,14 +58,14 @@ def softmax(weights: Sequence[Any]) -> list[float]:
     return scaled([math.exp(w) for w in weights])
 
 
-def one_hot(size: int, token: int) -> Law:
-    """The law of a token that always comes."""
+def one_hot(size: int, token: int) -> Distribution:
+    """The distribution of a token that always comes."""
     return [Fraction(int(i == token)) for i in range(size)]
 
 
-def argmax(law: Sequence[Any]) -> int:
+def argmax(distribution: Sequence[Any]) -> int:
     """The likeliest token, the lowest on a tie."""
-    return max(range(len(law)), key=lambda i: law[i])
+    return max(range(len(distribution)), key=lambda i: distribution[i])
 
 
 def total_variation(a: Sequence[Any], b: Sequence[Any]) -> float:
@@ -73,14 +73,14 @@ def total_variation(a: Sequence[Any], b: Sequence[Any]) -> float:
     return sum(abs(float(x) - float(y)) for x, y in zip(a, b, strict=True)) / 2
 
 
-def same_law(a: Sequence[Any], b: Sequence[Any]) -> bool:
+def same_distribution(a: Sequence[Any], b: Sequence[Any]) -> bool:
     """Equal but for rounding."""
     return len(a) == len(b) and all(abs(float(x) - float(y)) <= ROUNDING for x, y in zip(a, b, strict=True))
 
 
 def likely_slip(got: Sequence[Any], slips: Mapping[str, Sequence[Any]], otherwise: str = "") -> str:
     """The text of the first slip that would give what came."""
-    return next((text for text, value in slips.items() if same_law(got, value)), otherwise)
+    return next((text for text, value in slips.items() if same_distribution(got, value)), otherwise)
 
 
 def plain(value: Any) -> Any:
@@ -89,7 +89,7 @@ def plain(value: Any) -> Any:
 
 
 def as_numbers(value: Any, what: str) -> list[float]:
-    """A law as the learner gives it: a list, tuple, array or tensor."""
+    """A distribution as the learner gives it: a list, tuple, array or tensor."""
     if value is None:
         raise wrong(f"{what} is None", mistake="a return is missing.")
     try:
@@ -133,7 +133,7 @@ def as_bool(value: Any, what: str) -> bool:
 
 
 class Visitor(EnumeratingSource):
-    """Visits every branch, as in the lesson; takes laws of any type, and says what a learner should know."""
+    """Visits every branch, as in the lesson; takes distributions of any type, and says what a learner should know."""
 
     asked = 0
 
@@ -141,7 +141,7 @@ class Visitor(EnumeratingSource):
         if name.startswith("_"):
             raise AttributeError(name)
         raise wrong(
-            f"`source` has two methods, bernoulli(probability) and categorical(law), and no `{name}`",
+            f"`source` has two methods, bernoulli(probability) and categorical(distribution), and no `{name}`",
             mistake="there is no u to ask for: source.bernoulli(probability) is True with that probability.",
         )
 
@@ -153,14 +153,14 @@ class Visitor(EnumeratingSource):
 
     def categorical(self, probs: Any) -> int:
         self.asked += 1
-        law = as_numbers(probs, "what you gave to source.categorical")
-        if not law or min(law) < 0 or sum(law) <= 0:
+        distribution = as_numbers(probs, "what you gave to source.categorical")
+        if not distribution or min(distribution) < 0 or sum(distribution) <= 0:
             raise wrong(
                 "source.categorical needs probabilities: none below 0, and not all 0",
-                got=show(law),
+                got=show(distribution),
                 mistake="negative differences were not cut at 0, or nothing is left to draw from.",
             )
-        return super().categorical(law)
+        return super().categorical(distribution)
 
     def _choose(self, options: list[tuple[int | bool, Any]]) -> int | bool:
         try:
@@ -172,48 +172,57 @@ class Visitor(EnumeratingSource):
             ) from None
 
 
-def exact_law(program: Callable[[RandomSource], Any], certain: bool = False, twice: bool = True) -> dict[Any, float]:
-    """The exact law of the outcome of `program(source)`; `certain`: it may be one that needs no chance.
+def exact_distribution(
+    program: Callable[[RandomSource], Any], certain: bool = False, twice: bool = True
+) -> dict[Any, float]:
+    """The exact distribution of the outcome of `program(source)`; `certain`: it may be one that needs no chance.
 
     `twice`: it is worked out once more, and has to come out the same: chance from elsewhere shows.
     """
-    source, law = Visitor(), dict[Any, float]()
+    source, distribution = Visitor(), dict[Any, float]()
     for _ in range(50_000):
         outcome = program(source)
-        law[outcome] = law.get(outcome, 0.0) + float(source.probability)
+        distribution[outcome] = distribution.get(outcome, 0.0) + float(source.probability)
         if not source.next_branch():
             break
     else:
         raise wrong("there is no end to the questions that the code asks `source`")
     if not source.asked and not certain:
         raise wrong("the code asks `source` nothing", mistake="chance comes from elsewhere, or there is none.")
-    # A law with few outcomes may come again by chance.
-    if twice and any(law != exact_law(program, certain, twice=False) for _ in range(6 if len(law) < 5 else 1)):
+    # A distribution with few outcomes may come again by chance.
+    if twice and any(
+        distribution != exact_distribution(program, certain, twice=False)
+        for _ in range(6 if len(distribution) < 5 else 1)
+    ):
         raise wrong(
             "the code went another way when it was run again with the same answers from `source`",
             mistake="something else draws: all chance has to come from `source`, none from random, numpy or torch.",
         )
-    return law
+    return distribution
 
 
-def as_list(law: Mapping[Any, float], size: int) -> list[float]:
-    """The law of single tokens as a list."""
-    strange = [x for x in law if not 0 <= x < size]
+def as_list(distribution: Mapping[Any, float], size: int) -> list[float]:
+    """The distribution of single tokens as a list."""
+    strange = [x for x in distribution if not 0 <= x < size]
     if strange:
         raise wrong(f"a token came that does not exist: tokens are 0 to {size - 1}", got=repr(strange[0]))
-    return [law.get(x, 0.0) for x in range(size)]
+    return [distribution.get(x, 0.0) for x in range(size)]
 
 
 def prefix_model(rng: random.Random, size: int) -> Model:
-    """A law after each prefix, drawn from a seed and the prefix: it does not matter in which order it is asked."""
+    """A distribution after each prefix, drawn from a seed and the prefix: it does not matter in which order it is
+    asked.
+    """
     key = rng.random()
-    return lambda tokens: floats(random_law(random.Random(f"{key} {[int(t) for t in tokens]}"), size))
+    return lambda tokens: floats(random_distribution(random.Random(f"{key} {[int(t) for t in tokens]}"), size))
 
 
-def text_law(rounds: Mapping[tuple[int, ...], float], target: Model, size: int, length: int) -> list[float]:
-    """The law of all texts of `length` tokens: a round, then the target alone."""
-    law = []
+def text_distribution(rounds: Mapping[tuple[int, ...], float], target: Model, size: int, length: int) -> list[float]:
+    """The distribution of all texts of `length` tokens: a round, then the target alone."""
+    distribution = []
     for text in itertools.product(range(size), repeat=length):
         alone = [target(text[:i])[text[i]] for i in range(length)]
-        law.append(sum(share * math.prod(alone[len(e) :]) for e, share in rounds.items() if text[: len(e)] == e))
-    return law
+        distribution.append(
+            sum(share * math.prod(alone[len(e) :]) for e, share in rounds.items() if text[: len(e)] == e)
+        )
+    return distribution
