@@ -426,8 +426,6 @@ def _follows(
     off = max((abs(got.get(k, 0) - expected.get(k, 0)), k) for k in {*expected, *got})
     if off[0] > CLOSE:
         mistake = "if greedy text is right: both models need one temperature, and the rule needs draft's distributions"
-            "if greedy text is right: both models need one temperature, and the rule needs the draft's distributions"
-        )
         if any(len(text) != n and text[-1:] and text[-1] not in eos for text in got):
             mistake = "texts have other lengths than max_new_tokens"
         elif max(abs(got.get(k, 0) - v) for k, v in text_distribution(1.0).items()) <= CLOSE:
