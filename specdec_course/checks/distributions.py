@@ -15,7 +15,6 @@ from typing import Any
 
 from specdec_course.checks import wrong
 from specdec_ref.proof.enumeration import EnumeratingSource
-from specdec_ref.sampling import RandomSource
 
 ROUNDING = 1e-5
 """Largest difference that counts as rounding: float32 keeps below it, and no mistake is this small."""
@@ -173,7 +172,7 @@ class Visitor(EnumeratingSource):
 
 
 def exact_distribution(
-    program: Callable[[RandomSource], Any], certain: bool = False, twice: bool = True
+    program: Callable[[Visitor], Any], certain: bool = False, twice: bool = True
 ) -> dict[Any, float]:
     """The exact distribution of the outcome of `program(source)`; `certain`: it may be one that needs no chance.
 

@@ -11,6 +11,7 @@ from specdec_course.checks import Check, wrong
 from specdec_course.checks.distributions import (
     Distribution,
     Model,
+    Visitor,
     as_list,
     as_numbers,
     as_pair,
@@ -25,10 +26,9 @@ from specdec_course.checks.distributions import (
     text_distribution,
     total_variation,
 )
-from specdec_ref.sampling import RandomSource
 
 
-def _careful_draft(draft: Model, prefix: list[int], gamma: int, source: RandomSource, sure: float = 0.5) -> Any:
+def _careful_draft(draft: Model, prefix: list[int], gamma: int, source: Visitor, sure: float = 0.5) -> Any:
     """The given code with its bug, as it stands in the notebook: an unsure draft is dropped after it was drawn."""
     drafts: list[int] = []
     distributions: list[Any] = []
@@ -53,7 +53,7 @@ def _round(
     """The distribution of a round behind `prefix` with these drafts, verified as it should be."""
     target = _behind(target, prefix)
 
-    def program(source: RandomSource) -> tuple[int, ...]:
+    def program(source: Visitor) -> tuple[int, ...]:
         drafts, distributions = as_pair(drafter(draft, list(prefix), gamma, source, sure), "repaired_draft")
         x = list(as_tokens(drafts, "the drafts"))
         q = [as_numbers(distribution, "each reported distribution") for distribution in distributions]
@@ -71,7 +71,7 @@ def _round(
                 )
             if not source.bernoulli(min(1.0, p[token] / distribution[token])):
                 missing = [max(0.0, a - b) for a, b in zip(p, distribution, strict=True)]
-                return (*x[:i], source.categorical(missing if sum(missing) > 1e-12 else p))  # type: ignore[arg-type]
+                return (*x[:i], source.categorical(missing if sum(missing) > 1e-12 else p))
         return (*x, source.categorical(target(x)))
 
     return exact_distribution(program)
@@ -168,7 +168,7 @@ def _repair_exact(repaired_draft: Callable[..., Any], rng: random.Random) -> Non
 def _proposals(repaired_draft: Callable[..., Any], q: Distribution, gamma: int, sure: float) -> set[int]:
     """How many drafts may come."""
 
-    def program(source: RandomSource) -> int:
+    def program(source: Visitor) -> int:
         drafts, _ = as_pair(repaired_draft(lambda _: floats(q), [], gamma, source, sure), "repaired_draft")
         return len(as_tokens(drafts, "the drafts"))
 
@@ -224,7 +224,7 @@ def _repair_prefix(repaired_draft: Callable[..., Any], rng: random.Random) -> No
     """The prefix stays as it is: the caller asks the target with it."""
     draft, prefix = prefix_model(rng, 3), [rng.randrange(3) for _ in range(2)]
 
-    def program(source: RandomSource) -> int:
+    def program(source: Visitor) -> int:
         given = list(prefix)
         repaired_draft(draft, given, 2, source, 0.25)
         if given != prefix:
