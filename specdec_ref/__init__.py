@@ -16,6 +16,7 @@ _HOME = {
     "RandomSource": "specdec_ref.sampling",
     "NGramDrafter": "specdec_ref.draft",
     "DraftModelDrafter": "specdec_ref.draft",
+    "AdaptiveGamma": "specdec_ref.engine.control",
 }
 __all__ = [  # noqa: RUF022 - in the order in which a reader meets them
     "load_model",
@@ -25,11 +26,13 @@ __all__ = [  # noqa: RUF022 - in the order in which a reader meets them
     "RandomSource",
     "NGramDrafter",
     "DraftModelDrafter",
+    "AdaptiveGamma",
 ]
 
 if TYPE_CHECKING:
     from specdec_ref.draft import DraftModelDrafter, NGramDrafter
     from specdec_ref.engine import Generation, SpeculativeEngine
+    from specdec_ref.engine.control import AdaptiveGamma
     from specdec_ref.interfaces import Proposal
     from specdec_ref.models.load import load_model
     from specdec_ref.sampling import RandomSource

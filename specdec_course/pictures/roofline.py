@@ -28,6 +28,7 @@ from specdec_ref.arithmetic import (
     model_shape,
     prefill,
     step_time,
+    time_ratio,
     verify,
 )
 from specdec_ref.measure import SHORT_NAMES, DecodeTimes, Machine, Rates, WeightStream, shape_of
@@ -255,4 +256,5 @@ def predicted_pass_cost(
         work = forward_work(shape_of(model), n, context, weights=name, kv=name)
         return max(work.bytes / bandwidth, work.flops / matrix_rate) + overhead
 
-    return {n: seconds(n) / seconds(1) for n in n_tokens}
+    v = time_ratio(seconds)
+    return {n: v(n - 1) for n in n_tokens}

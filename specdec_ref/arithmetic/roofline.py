@@ -9,13 +9,13 @@ synchronisation: every time here is a lower bound. Source: Williams, Waterman, P
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from specdec_ref.arithmetic.accelerators import Accelerator
 from specdec_ref.arithmetic.formats import NumberFormat, WeightFormats
 from specdec_ref.arithmetic.kvcache import layer_kv_bytes_per_token
 from specdec_ref.arithmetic.shapes import ModelShape
+from specdec_ref.arithmetic.speedup import Curve, time_ratio
 
 Weights = str | WeightFormats
 Kv = str | NumberFormat
@@ -219,14 +219,14 @@ def verify_curve(
     dtype: str | None = None,
     weights: Weights = "bf16",
     kv: Kv = "bf16",
-) -> Callable[[int], float]:
+) -> Curve:
     """v(gamma) = T(gamma + 1) / T(1) on the roofline: what a verify pass costs in plain decoding steps."""
-    plain = step_time(decode(shape, context, batch, weights=weights, kv=kv), chip, dtype).overlapped_s
 
-    def v(gamma: int) -> float:
-        return step_time(verify(shape, gamma, context, batch, weights=weights, kv=kv), chip, dtype).overlapped_s / plain
+    def seconds(n_tokens: int) -> float:
+        work = forward_work(shape, n_tokens, context, batch, weights=weights, kv=kv)
+        return step_time(work, chip, dtype).overlapped_s
 
-    return v
+    return time_ratio(seconds)
 
 
 def draft_cost(

@@ -1,6 +1,6 @@
-"""What speculation gains: tokens a round, their cost, and where the two cross.
+"""The speedup of speculative decoding: tokens per round, what they cost, the best gamma and the break-even points.
 
-alpha is the chance that a *tested* draft token is accepted, the same at each position and independent
+alpha is the probability that a *tested* draft token is accepted, the same at each position and independent
 (Leviathan et al. 2023, arXiv 2211.17192). Costs are in plain target steps: c for one draft step, v(gamma)
 for the target pass over gamma + 1 tokens. v = 1 is the paper's case of a free verification.
 """
@@ -8,8 +8,10 @@ for the target pass over gamma + 1 tokens. v = 1 is the paper's case of a free v
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 
-VerifyCost = float | Callable[[int], float]
+Curve = Callable[[int], float]
+VerifyCost = float | Curve
 
 
 def _check(alpha: float, gamma: int) -> None:
@@ -27,13 +29,13 @@ def _verify_cost(v: VerifyCost, gamma: int) -> float:
 
 
 def mean_accepted(alpha: float, gamma: int) -> float:
-    """E[accepted a round] = alpha + ... + alpha^gamma: the acceptance length without the extra token."""
+    """E[accepted per round] = alpha + ... + alpha^gamma: the acceptance length without the extra token."""
     _check(alpha, gamma)
     return sum(alpha**i for i in range(1, gamma + 1))
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
-    """E[tokens a round] = (1 - alpha^(gamma+1)) / (1 - alpha): accepted ones and one more (eq. 1)."""
+    """E[tokens per round] = (1 - alpha^(gamma+1)) / (1 - alpha): accepted ones and one more (eq. 1)."""
     return 1 + mean_accepted(alpha, gamma)
 
 
@@ -45,15 +47,8 @@ def accepted_per_drafted(alpha: float, gamma: int) -> float:
     return mean_accepted(alpha, gamma) / gamma if gamma else 0.0
 
 
-def alpha_from_accepted_per_drafted(r: float, gamma: int) -> float:
-    """The alpha that gives `r` accepted tokens a drafted one: the inverse of `accepted_per_drafted`."""
-    if not 0 <= r <= 1 or gamma < 1:
-        raise ValueError(f"need r in [0, 1] and gamma >= 1, got {r} and {gamma}")
-    return _bisect(lambda alpha: accepted_per_drafted(alpha, gamma) >= r, 0.0, 1.0)
-
-
 def speedup(alpha: float, gamma: int, c: float, v: VerifyCost = 1.0) -> float:
-    """S = E[tokens] / (gamma c + v(gamma)): plain time a token over speculative time a token (theorem 3.8).
+    """S = E[tokens] / (gamma c + v(gamma)): plain time per token over speculative time per token (theorem 3.8).
 
     `v` is a number, or a function of gamma such as `verify_curve(...)` or `measured_curve(...)`.
     """
@@ -62,18 +57,14 @@ def speedup(alpha: float, gamma: int, c: float, v: VerifyCost = 1.0) -> float:
     return expected_tokens(alpha, gamma) / (gamma * c + _verify_cost(v, gamma))
 
 
-def speedup_from_accepted(r: float, gamma: int, c: float, v: VerifyCost = 1.0) -> float:
-    """S = (1 + gamma r) / (gamma c + v(gamma)) from accepted/drafted, whatever the distribution of acceptance is."""
-    if not 0 <= r <= 1 or gamma < 0 or c < 0:
-        raise ValueError(f"need r in [0, 1], gamma >= 0 and c >= 0, got {r}, {gamma} and {c}")
-    return (1 + gamma * r) / (gamma * c + _verify_cost(v, gamma))
+def best_gamma(speedup_at: Curve, max_gamma: int = 64) -> tuple[int, float]:
+    """(gamma, speedup) of the gamma from 1 to `max_gamma` that gains most; (0, 1.0), no speculation, where none gains.
 
-
-def best_gamma(alpha: float, c: float, v: VerifyCost = 1.0, max_gamma: int = 64) -> tuple[int, float]:
-    """(gamma, speedup) of the best gamma up to `max_gamma`; (0, 1.0), no speculation, where none gains."""
+    speedup_at: gamma -> speedup, such as `lambda gamma: speedup(alpha, gamma, c, v)`.
+    """
     best = (0, 1.0)
     for gamma in range(1, max_gamma + 1):
-        gain = speedup(alpha, gamma, c, v)
+        gain = speedup_at(gamma)
         if gain > best[1]:
             best = (gamma, gain)
     return best
@@ -105,35 +96,34 @@ def alpha_for_speedup(wanted: float, gamma: int, c: float, v: VerifyCost = 1.0) 
     return _bisect(lambda alpha: expected_tokens(alpha, gamma) >= cost, 0.0, 1.0)
 
 
-def measured_curve(seconds: Mapping[int, float]) -> Callable[[int], float]:
-    """v(gamma) = T(gamma + 1) / T(1) from measured times T(n) of passes over n tokens, linear between them.
+def time_ratio(seconds: Curve) -> Curve:
+    """v(gamma) = T(gamma + 1) / T(1), where `seconds` gives T(n), the time of a target pass over n tokens."""
+    one = seconds(1)
+    return lambda gamma: seconds(gamma + 1) / one
 
-    Raises ValueError without T(1), and for a gamma beyond the last measured n: nothing is extrapolated.
+
+def measured_curve(seconds: Mapping[int, float]) -> Curve:
+    """v(gamma) = T(gamma + 1) / T(1) from the times T(n) of some passes, in any unit; linear between them.
+
+    Raises ValueError without T(1), and for a gamma beyond the largest measured n: nothing is extrapolated.
     """
     if 1 not in seconds or min(seconds) < 1 or min(seconds.values()) <= 0:
-        raise ValueError("need positive times of passes over n >= 1 tokens, T(1) among them")
+        raise ValueError(f"the times of passes are {dict(seconds)}: give positive ones over n >= 1 tokens, n = 1 too")
     points = sorted(seconds.items())
+    times = [points[0][1]]  # of 1, 2, 3, ... tokens
+    for (n0, t0), (n1, t1) in pairwise(points):
+        times += [t0 + (n - n0) / (n1 - n0) * (t1 - t0) for n in range(n0 + 1, n1 + 1)]
 
-    def v(gamma: int) -> float:
-        n = gamma + 1
-        for (n0, t0), (n1, t1) in zip(points, points[1:] + points[-1:], strict=True):
-            if n0 <= n <= n1:
-                share = (n - n0) / (n1 - n0) if n1 > n0 else 0.0
-                return (t0 + share * (t1 - t0)) / seconds[1]
-        raise ValueError(f"gamma {gamma} needs T({n}), and T was measured for n from 1 to {points[-1][0]}")
+    def interpolated(n: int) -> float:
+        if not 1 <= n <= len(times):
+            raise ValueError(f"gamma {n - 1} needs T({n}), and T was measured for n from 1 to {len(times)}")
+        return times[n - 1]
 
-    return v
-
-
-def linear_cost(per_token: float) -> Callable[[int], float]:
-    """v(gamma) = 1 + gamma x `per_token`: a measured cost of a verified position, in plain target steps."""
-    if per_token < 0:
-        raise ValueError(f"a verified position cannot cost less than nothing, got {per_token}")
-    return lambda gamma: 1 + gamma * per_token
+    return time_ratio(interpolated)
 
 
-def batch_crossover(speedup_at: Callable[[int], float], max_batch: int = 1024) -> int | None:
-    """The first batch from 1 to `max_batch` at which speculation does not gain: speedup_at(batch) <= 1.
+def batch_crossover(speedup_at: Curve, max_batch: int = 1024) -> int | None:
+    """The first batch size from 1 to `max_batch` at which speculation does not gain: speedup_at(batch) <= 1.
 
     None if it gains at all of them. The speedup need not fall steadily with the batch: with long contexts the
     reads of the caches can make it rise again (arXiv 2408.11049), so every batch is tried in turn.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from specdec_ref.arithmetic import best_gamma
 from specdec_ref.draft import DraftModelDrafter
 from specdec_ref.engine import SpeculativeEngine
 from specdec_ref.engine.prompt import encode_prompt
@@ -71,8 +72,7 @@ class Tryout:
     @property
     def best(self) -> tuple[int, float]:
         """(gamma, predicted speedup) of the best gamma up to the measured one; (0, 1.0) where none gains."""
-        candidates = [(0, 1.0), *((g, self.predicted(g)) for g in range(1, self.gamma + 1))]
-        return max(candidates, key=lambda c: c[1])
+        return best_gamma(self.predicted, self.gamma)
 
     @property
     def tokens_per_round(self) -> float:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from specdec_ref.engine.adaptive import AdaptiveGamma
+from specdec_ref.arithmetic import measured_curve
+from specdec_ref.engine.control import AdaptiveGamma
 from specdec_ref.interfaces import CausalLM
 
 Clock = Callable[[], float]
@@ -43,15 +44,16 @@ def pass_seconds(
     return seconds
 
 
-def relative_cost(seconds: dict[int, list[float]]) -> dict[int, float]:
-    """T(n) / T(1) from `pass_seconds`, medians over the repeats; v(gamma) = T(gamma + 1) / T(1).
+def relative_cost(seconds: Mapping[int, Sequence[float]]) -> dict[int, float]:
+    """T(n) / T(1) by n from the repeats of `pass_seconds`, their medians; v(gamma) = T(gamma + 1) / T(1).
 
     Raises ValueError where n = 1 was not measured.
     """
     if 1 not in seconds:
         raise ValueError("a pass over one token was not measured: include 1 in n_tokens")
-    one = statistics.median(seconds[1])
-    return {n: statistics.median(times) / one for n, times in seconds.items()}
+    medians = {n: statistics.median(times) for n, times in seconds.items()}
+    v = measured_curve(medians)
+    return {n: v(n - 1) for n in medians}
 
 
 def adaptive_gamma(

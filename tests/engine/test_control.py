@@ -6,8 +6,8 @@ import random
 import pytest
 from support.tiny_models import tiny_llama
 
-from specdec_ref import NGramDrafter, Proposal, SpeculativeEngine
-from specdec_ref.engine.adaptive import LOSS, PRIOR, WINDOW, AdaptiveGamma
+from specdec_ref import AdaptiveGamma, NGramDrafter, Proposal, SpeculativeEngine
+from specdec_ref.engine.control import LOSS, PRIOR, WINDOW
 from specdec_ref.engine.stats import Stats
 from specdec_ref.interfaces import Drafter
 from specdec_ref.measure import adaptive_gamma
@@ -32,7 +32,7 @@ def time_of(policy, alpha, rounds, seed=0, offered=99):
             accepted += 1
         history.append((drafted, accepted))
         tokens += accepted + 1
-        time += policy._pass(drafted + 1)
+        time += policy.curve(drafted)
     return tokens, time
 
 
@@ -58,7 +58,7 @@ def test_near_the_best_fixed_gamma(alpha):
     policy = AdaptiveGamma(TYPICAL)
 
     def fixed(g):
-        return sum(alpha**i for i in range(g + 1)) / policy._pass(g + 1)
+        return sum(alpha**i for i in range(g + 1)) / policy.curve(g)
 
     best = max(fixed(g) for g in range(policy.most + 1))
     tokens, time = time_of(policy, alpha, 4000)
@@ -87,6 +87,16 @@ def test_looks_are_as_rare_as_their_cost_demands():
     assert looks * (TYPICAL[2] - 1) <= LOSS * 1000 + (TYPICAL[2] - 1)
 
 
+@pytest.mark.parametrize(("cost", "rest"), [(TYPICAL, 15), ({1: 1.0, 2: 1.5}, 50), ({1: 1.0, 2: 1.0, 3: 9.0}, 0)])
+def test_between_two_looks_lie_exactly_the_rounds_that_pay_for_one(cost, rest):
+    """A draft in vain costs v(1) - 1 plain passes: after that many hundreds of rounds it is 1% of them."""
+    policy, history = AdaptiveGamma(cost, most=1), [(1, 0)] * 200
+    for _ in range(4 * rest + 4):
+        history.append((policy(stats(history)), 0))
+    asked = [d for d, _ in history[200:]]
+    assert asked == ([0] * rest + [1]) * 4
+
+
 def test_free_passes_draft_all_and_dear_ones_nothing():
     assert AdaptiveGamma(FREE)(stats([(5, 5)] * WINDOW)) == 11
     assert AdaptiveGamma(DEAR)(stats([(5, 3)] * WINDOW)) == 0
@@ -107,7 +117,7 @@ def test_acceptance_counts_tested_drafts_and_forgets():
 
 def test_a_pass_between_measured_sizes_is_interpolated():
     policy = AdaptiveGamma({1: 1.0, 4: 2.5, 8: 3.0})
-    assert policy._pass(2) == pytest.approx(1.5) and policy._pass(6) == pytest.approx(2.75)
+    assert policy.curve(1) == pytest.approx(1.5) and policy.curve(5) == pytest.approx(2.75)
     assert policy.most == 7
 
 
@@ -118,7 +128,7 @@ def test_draft_cost_lowers_gamma():
 
 @pytest.mark.parametrize("bad", [{}, {2: 1.0}, {1: 0.0}, {1: 1.0, 2: -1.0}, {0: 1.0, 1: 1.0}])
 def test_costs_that_make_no_sense_are_refused(bad):
-    with pytest.raises(ValueError, match="relative time of passes"):
+    with pytest.raises(ValueError, match="times of passes"):
         AdaptiveGamma(bad)
     with pytest.raises(ValueError, match="below 0"):
         AdaptiveGamma(TYPICAL, draft_cost=-0.1)
@@ -161,7 +171,7 @@ def test_the_engine_with_it_writes_what_plain_decoding_writes(drafter):
     engine = SpeculativeEngine(model, drafter, AdaptiveGamma(TYPICAL))
     result = engine.generate([1, 2, 3], 60, eos_token_id=None)
     assert result.tokens == plain.tokens
-    time = sum(AdaptiveGamma(TYPICAL)._pass(d + 1) for d in result.stats.drafted_by_round)
+    time = sum(AdaptiveGamma(TYPICAL).curve(d) for d in result.stats.drafted_by_round)
     assert math.isclose(sum(result.stats.drafted_by_round), result.stats.drafted)
     if isinstance(drafter, Useless):
         assert time < 60 * 1.35  # the first rounds find out
