@@ -1,48 +1,25 @@
-"""specdec_ref: an exact, fast and readable speculative decoding engine, and the package behind the course.
+"""specdec_ref: an exact, fast and readable speculative decoding engine.
 
-Names are loaded on first use, so that the arithmetic (`specdec_ref.arithmetic`) works without importing torch.
+Names are imported at first use, so that the arithmetic (`specdec_ref.arithmetic`) works without torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+# ruff: noqa: I001 - in the order in which a reader meets them
+from typing import TYPE_CHECKING
+
+from specdec_ref.lazy import attach
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "load_model": "specdec_ref.models.load",
-    "SpeculativeEngine": "specdec_ref.engine",
-    "Generation": "specdec_ref.engine",
-    "Proposal": "specdec_ref.interfaces",
-    "RandomSource": "specdec_ref.sampling",
-    "NGramDrafter": "specdec_ref.draft",
-    "DraftModelDrafter": "specdec_ref.draft",
-    "AdaptiveGamma": "specdec_ref.engine.control",
-}
-__all__ = [  # noqa: RUF022 - in the order in which a reader meets them
-    "load_model",
-    "SpeculativeEngine",
-    "Generation",
-    "Proposal",
-    "RandomSource",
-    "NGramDrafter",
-    "DraftModelDrafter",
-    "AdaptiveGamma",
-]
-
 if TYPE_CHECKING:
-    from specdec_ref.draft import DraftModelDrafter, NGramDrafter
-    from specdec_ref.engine import Generation, SpeculativeEngine
-    from specdec_ref.engine.control import AdaptiveGamma
-    from specdec_ref.interfaces import Proposal
-    from specdec_ref.models.load import load_model
-    from specdec_ref.sampling import RandomSource
+    from specdec_ref.models import load_model as load_model
+    from specdec_ref.engine import SpeculativeEngine as SpeculativeEngine, Generation as Generation
+    from specdec_ref.draft import NGramDrafter as NGramDrafter, DraftModelDrafter as DraftModelDrafter
+    from specdec_ref.engine.control import AdaptiveGamma as AdaptiveGamma
+    from specdec_ref.cache import PagedKVPool as PagedKVPool
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'specdec_ref' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    # For drafters, rules and measurements of one's own
+    from specdec_ref.interfaces import Proposal as Proposal, Verdict as Verdict
+    from specdec_ref.sampling import RandomSource as RandomSource
+    from specdec_ref.engine.prompt import encode_prompt as encode_prompt
+else:
+    __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -44,15 +44,6 @@ def test_the_arithmetic_does_without_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_exported_names_are_there():
-    import specdec_ref
-
-    for name in specdec_ref.__all__:
-        assert getattr(specdec_ref, name)
-    with pytest.raises(AttributeError):
-        specdec_ref.nothing  # noqa: B018
-
-
 def test_every_file_is_opened_with_an_encoding():
     wrong = []
     for path in [
