@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from specdec_course.checks import Check, CheckFailed, telling, wrong
+from specdec_course.checks import Check, CheckFailed, guard, wrong
 from specdec_course.checks.block_pool_bug import goes_wrong, mended
 from specdec_course.checks.block_pool_moves import BASE, SLIPS, Functions, Pool, slipped
 from specdec_course.checks.block_pool_parts import (
@@ -85,7 +85,7 @@ def _tells_blocks_apart(f: Functions, rng: random.Random) -> None:
 
     def name_of(block: list[int], parent: Any = None, before: Sequence[list[int]] = ()) -> Any:
         given, blocks = f"block_hash({parent!r}, {block})", [*before, block]
-        with telling(given):
+        with guard(given):
             name, again = hashed(parent, list(block)), hashed(parent, list(block))
         try:
             known = found.setdefault(name, blocks)
@@ -153,7 +153,7 @@ def _longest_free_first(f: Functions, rng: random.Random) -> None:
         pool.free, pool.refs = deque(queue), [int(b not in queue) for b in range(8)]
         n = rng.randint(1, len(queue) - 1)
         given = _tells_why(f"allocate(pool, {n})", pool)
-        with telling(given):
+        with guard(given):
             taken = f["allocate"](pool, n)
         got, rest = as_blocks(taken, f"allocate(pool, {n})"), list(pool.free)
         if sorted(got) != sorted(queue[:n]):
@@ -175,7 +175,7 @@ def _last_block_first(f: Functions, rng: random.Random) -> None:
         pool.free = deque(queue)
         pool.refs = [0 if b in queue else 2 if b in shared else 1 for b in range(8)]
         given = _tells_why(f"release(pool, {table})", pool)
-        with telling(given):
+        with guard(given):
             f["release"](pool, list(table))
         got, expected = list(pool.free), queue + [b for b in reversed(table) if b not in shared]
         if got != expected:
@@ -206,7 +206,7 @@ def _keeps_other_hashes(f: Functions, rng: random.Random) -> None:
         n = rng.randint(1, 4)
         given = NEXT_LINE.join([f"free {queue}, hashes {pool.hashes}", f"cached {pool.cached}", f"allocate(pool, {n})"])
         before = dict(pool.cached)
-        with telling(given):
+        with guard(given):
             result = f["allocate"](pool, n)
         taken = as_blocks(result, f"allocate(pool, {n})")
         expected = {name: block for name, block in before.items() if block not in taken}

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from specdec_course.checks import Check, telling, wrong
+from specdec_course.checks import Check, guard, wrong
 from specdec_course.checks.engine_models import (
     VOCAB,
     WatchedModel,
@@ -113,7 +113,7 @@ def _mended(repaired: Any, rng: random.Random, offers: str, gamma: int, n: int) 
         return offered.get(len(tokens), [])[: max(0, most)]
 
     given = f"a drafter of {offers} proposals, prompt {prompt}, max_new_tokens {n}, gamma {gamma}"
-    with telling(given):
+    with guard(given):
         result = repaired(model, propose, list(prompt), n, gamma)
     got = ids(result, "What repaired returns")
     if got != text[start:]:

@@ -7,7 +7,7 @@ import random
 from itertools import product
 from typing import Any
 
-from specdec_course.checks import Check, telling, wrong
+from specdec_course.checks import Check, guard, wrong
 from specdec_course.checks.engine_models import (
     CLOSE,
     WatchedModel,
@@ -30,7 +30,7 @@ def _drafted(draft: Any, model: WatchedModel, cache: Any, tokens: list[int], gam
     """What the learner's `draft` returns: (ids, distributions as they came); `tokens` stays as it was."""
     before = list(tokens)
     given = f"tokens {tokens}, the cache holds {cache.held}, gamma {gamma}, temperature {T:g}"
-    with telling(given, passing=RuntimeError):  # what an enumerating source raises
+    with guard(given, passing=RuntimeError):  # what an enumerating source raises
         drafted, distributions = pair(draft(model, cache, tokens, gamma, T, source), "draft")
     if list(tokens) != before:
         raise wrong(

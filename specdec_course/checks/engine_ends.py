@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from specdec_course.checks import Check, telling, wrong
+from specdec_course.checks import Check, guard, wrong
 from specdec_course.checks.engine_models import (
     VOCAB,
     WatchedModel,
@@ -20,7 +20,7 @@ def _rolled(roll_back: Any, rng: random.Random, held: list[int], tokens: list[in
     cache = WatchedModel(random_distribution(rng)).holding(held)
     given = f"{story}; the cache holds {held}, committed are {tokens}"
     before = list(tokens)
-    with telling(given):
+    with guard(given):
         try:
             roll_back(cache, tokens)
         except ValueError as error:
@@ -102,7 +102,7 @@ def _counted(how_many: Any, gamma: int, n: int, end: int, context: int | None) -
         if g == 0 or (n + g + 1 <= end and (context is None or len([*range(n), *range(g - 1)]) <= context))
     ]
     where = f"gamma {gamma}, {n} tokens now, end at {end}" + ("" if context is None else f", draft's context {context}")
-    with telling(where):
+    with guard(where):
         got = how_many(gamma, n, end) if context is None else how_many(gamma, n, end, context)
     try:
         same_number = got is not None and int(got) == got == max(fits)
@@ -149,7 +149,7 @@ limit = Check("how_many_drafts", [limit_keeps_the_budget, limit_keeps_the_drafts
 
 def _was_cut(cut: Any, emitted: list[int], eos: Any, end: int) -> None:
     before, given = list(emitted), f"emitted {emitted}, eos {eos}"
-    with telling(given):
+    with guard(given):
         result = cut(emitted, eos)
     if result is not None and not hasattr(result, "__len__"):
         what = "cut has to return a list: the loop looks at its last token, and counts it."

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from specdec_course.checks import Check, telling, wrong
+from specdec_course.checks import Check, guard, wrong
 from specdec_course.checks.engine_models import (
     CLOSE,
     RIGHT,
@@ -65,7 +65,7 @@ class Run:
         given = list(prompt)
         told = {"source": RandomSource(1), "temperature": 0.0, "eos": eos, "on_round": on_round}
         self.given = f"prompt {self.prompt}, max_new_tokens {n}, gamma {gamma}" + (f", eos {eos}" if eos else "")
-        with telling(self.given):
+        with guard(self.given):
             try:
                 out = generate(self.target, self.draft, given, n, gamma, RIGHT, right_greedy_rule, **told)
             except ValueError as error:
@@ -256,7 +256,7 @@ def _run_tiny(generate: Any, rng: random.Random, gamma: int) -> None:
                 raise wrong(what, given=given, got=differ, mistake="it was not rolled back, or too far")
 
     told = {"source": RandomSource(1), "on_round": on_round}
-    with telling(given):
+    with guard(given):
         out = generate(target, model, list(prompt), n, gamma, RIGHT, right_greedy_rule, **told)
     got = ids(out, "What generate returns")
     expected: list[int] = []
@@ -411,7 +411,7 @@ def _follows(
     def program(source: Any) -> tuple[int, ...]:
         target, model = WatchedModel(p, 3, name="target"), WatchedModel(q, 3, name="draft model")
         told = {"temperature": T, "source": source, "eos": tuple(eos)}
-        with telling(given, passing=RuntimeError):  # what an enumerating source raises
+        with guard(given, passing=RuntimeError):  # what an enumerating source raises
             out = generate(target, model, list(prompt), n, gamma, _parts_at(T), right_sampling_rule(source), **told)
         return tuple(ids(out, "What generate returns"))
 

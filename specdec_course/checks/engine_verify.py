@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_course.checks import Check, telling, wrong
+from specdec_course.checks import Check, guard, wrong
 from specdec_course.checks.engine_models import (
     VOCAB,
     WatchedModel,
@@ -49,7 +49,7 @@ def _look_at_rule(rule: Any, rng: random.Random, agrees: Sequence[bool]) -> None
     accepted = next((i for i, a in enumerate(agrees) if not a), len(agrees))
     expected = (accepted, choices[accepted])
     given = (list(drafted), p.clone())
-    with telling(f"drafted {drafted}, best token of each row {choices}"):
+    with guard(f"drafted {drafted}, best token of each row {choices}"):
         first, second = pair(rule(drafted, q, p), "greedy_rule")
     if drafted != given[0] or not torch.equal(p, given[1]):
         raise wrong(
@@ -122,7 +122,7 @@ def _verified(
         return answered
 
     given = (list(tokens), list(drafted))
-    with telling(f"tokens {tokens}, drafted {drafted}, temperature {T:g}"):
+    with guard(f"tokens {tokens}, drafted {drafted}, temperature {T:g}"):
         emitted = verify(model, cache, tokens, drafted, q, rule, T)
     if (tokens, drafted) != given:
         raise wrong(

@@ -12,8 +12,9 @@ from copy import deepcopy
 from fractions import Fraction
 from typing import Any
 
-from specdec_course.checks import Check, telling, wrong
+from specdec_course.checks import Check, guard, wrong
 from specdec_course.checks.numbers import Number, as_number, as_numbers, compare, near, number_text
+from specdec_course.checks.ps02_kv_sizing import kv_bytes_per_token as kv_bytes_per_token
 from specdec_ref.arithmetic import model_catalogue
 
 Config = dict[str, Any]
@@ -30,7 +31,7 @@ def _given(**values: Any) -> str:
 def _asked(function: Callable, given: str, *arguments: Any, **options: Any) -> Any:
     """What the learner's function returns. An error is told with what was given; the arguments stay as they were."""
     before = deepcopy(arguments)
-    with telling(given):
+    with guard(given):
         got = function(*arguments, **options)
     for was, now in zip(before, arguments):
         if was != now:
@@ -47,106 +48,6 @@ def _asked(function: Callable, given: str, *arguments: Any, **options: Any) -> A
 def _real_config(name: str, entries: tuple[str, ...] = ENTRIES) -> Config:
     config = model_catalogue()[name]["config"]
     return {key: config[key] for key in entries if key in config}
-
-
-# One token, heads.
-
-
-def _drawn_config(rng: random.Random, kv_heads: Callable[[int], int | None], explicit: bool = False) -> Config:
-    """A config of up to 128 query heads; `kv_heads` None leaves the entry out, and so does `explicit` for head_dim."""
-    heads = rng.choice([8, 12, 16, 24, 32, 40, 64, 96, 128])
-    head_dim = rng.choice([64, 80, 96, 128, 192])
-    config: Config = {
-        "num_hidden_layers": rng.randrange(8, 127),
-        "hidden_size": heads * head_dim,
-        "num_attention_heads": heads,
-    }
-    shared = kv_heads(heads)
-    if shared is not None:
-        config["num_key_value_heads"] = shared
-    if explicit:
-        # Not by a factor that another slip leads to as well.
-        others = [d for d in (64, 96, 128, 256) if d / head_dim not in (1, 2, 4, 0.5, 0.25)]
-        config["head_dim"] = rng.choice(others)
-    elif rng.random() < 0.5:
-        config["head_dim"] = None
-    return config
-
-
-def _counted(config: Config, nbytes: int) -> int:
-    """Bytes that one token leaves: every layer, every key/value head, a key and a value, number by number."""
-    heads: int = config["num_attention_heads"]
-    kv_heads: int = config.get("num_key_value_heads", heads)
-    head_dim: int = config["head_dim"] if config.get("head_dim") else config["hidden_size"] // heads
-    total = 0
-    for _layer in range(config["num_hidden_layers"]):
-        for _head in range(kv_heads):
-            for _vector in ("key", "value"):
-                total += len(range(head_dim)) * nbytes
-    return total
-
-
-def _look_at_token(kv_bytes_per_token: Callable, config: Config, nbytes: int = 2) -> None:
-    given = _given(config=config, bytes_per_number=nbytes)
-    right = _counted(config, nbytes)
-    heads: int = config["num_attention_heads"]
-    layers: int = config["num_hidden_layers"]
-    kv_heads: int = config.get("num_key_value_heads", heads)
-    derived, real = config["hidden_size"] // heads, config.get("head_dim") or config["hidden_size"] // heads
-    options = {} if nbytes == 2 else {"bytes_per_number": nbytes}
-    compare(
-        "The bytes of a token",
-        _asked(kv_bytes_per_token, given, dict(config), **options),
-        right,
-        given,
-        [
-            (right // 2, "half of it: a key *and* a value; and bytes_per_number bytes for each number."),
-            (right // kv_heads * heads, "there is a key and a value for each *key/value* head, not each query head."),
-            (
-                2 * layers * kv_heads * derived * nbytes,
-                "the config gives head_dim, and it need not be hidden size / heads.",
-            ),
-            (
-                2 * layers * heads * derived * nbytes,
-                "key/value heads, not query heads; and head_dim where the config has it.",
-            ),
-            (2 * layers * config["hidden_size"] * nbytes, "hidden size is as wide as all query heads together."),
-            (right // layers, "every layer keeps its own keys and values."),
-            (right // nbytes, "these are numbers; each takes bytes_per_number bytes."),
-            (2 * right // nbytes, "a number does not always take 2 bytes: use bytes_per_number."),
-            (right // kv_heads, "every key/value head keeps its own."),
-            (right // real, "a head's key is a vector of head_dim numbers."),
-            (3 * right // 2, "queries are not kept: keys and values only."),
-            (
-                2 * layers * kv_heads * (config["hidden_size"] // kv_heads) * nbytes,
-                "hidden size is divided by the number of *query* heads.",
-            ),
-        ],
-    )
-
-
-def _every_head_its_own(kv_bytes_per_token: Callable, rng: random.Random) -> None:
-    _look_at_token(kv_bytes_per_token, _drawn_config(rng, lambda heads: None))
-    _look_at_token(kv_bytes_per_token, _drawn_config(rng, lambda heads: heads))
-
-
-def _heads_shared(kv_bytes_per_token: Callable, rng: random.Random) -> None:
-    _look_at_token(kv_bytes_per_token, _drawn_config(rng, lambda heads: rng.choice([2, 4])))
-    _look_at_token(kv_bytes_per_token, _drawn_config(rng, lambda heads: 1))
-    _look_at_token(kv_bytes_per_token, _real_config(rng.choice(["smollm2-135m", "llama-3-70b", "llama-3.2-1b"])))
-
-
-def _head_dim_given(kv_bytes_per_token: Callable, rng: random.Random) -> None:
-    _look_at_token(kv_bytes_per_token, _drawn_config(rng, lambda heads: rng.choice([1, 2, 4, heads]), explicit=True))
-    _look_at_token(kv_bytes_per_token, _real_config(rng.choice(["qwen3-4b", "qwen3-32b", "gemma-3-27b"])))
-
-
-def _other_formats(kv_bytes_per_token: Callable, rng: random.Random) -> None:
-    for nbytes in (1, 4):
-        _look_at_token(kv_bytes_per_token, _drawn_config(rng, lambda heads: heads // 4), nbytes)
-
-
-kv_bytes_per_token = Check("kv_bytes_per_token", [_every_head_its_own, _heads_shared, _head_dim_given, _other_formats])
 
 
 # One token, latent.
@@ -452,7 +353,7 @@ def _heads_copied(rank_bytes: Callable, rng: random.Random) -> None:
 def _heads_that_do_not_fit(rank_bytes: Callable, rng: random.Random) -> None:
     for kv_heads, ranks in ((6, 4), (8, 12), rng.choice([(8, 3), (10, 4), (3, 8)])):
         given = _given(layers=32, kv_heads=kv_heads, head_dim=128, ranks=ranks)
-        with telling(given):
+        with guard(given):
             try:
                 got = rank_bytes(32, kv_heads, 128, ranks)
             except ValueError:

@@ -1,48 +1,58 @@
-"""Numbers that a learner gives back, of whatever type, beside the right ones and those that known slips lead to."""
+"""Numbers that a learner's code returns, of whatever type: read, compared and shown; and inputs as one types them."""
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from specdec_course.checks import wrong
+from specdec_course.checks.check import wrong
 
 Number = float | Fraction
-Slips = Iterable[tuple[Number, str]]
-"""Values that known mistakes lead to, each with the mistake in words; the first that fits is told."""
+ROUNDING = 1e-6
+"""Largest relative difference that counts as rounding: float32 stays below it."""
 
 
-def as_number(value: Any, what: str, given: Any = None) -> float:
-    """`value` as a float or int: a Python number, a Fraction, or an array or tensor with a single element.
+def as_items(value: Any) -> list[Any] | None:
+    """The items of a tuple, list, array, tensor or other iterable, in a plain list; None for anything else."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, (str, bytes, dict)) or not hasattr(type(value), "__iter__"):
+        return None
+    return list(value)
+
+
+def as_number(value: Any, what: str, given: Any = None) -> Number:
+    """`value` as an int, Fraction or float, of exactly that type: from any number, array or tensor of one element.
 
     Raises CheckFailed for anything else, and for NaN.
     """
-    plain = value.item() if hasattr(value, "item") and getattr(value, "size", 1) != 0 else value
-    if isinstance(plain, (str, bytes, bool)) or not hasattr(plain, "__float__"):
-        mistake = "is there a return?" if value is None else ""
+    single = value.item() if hasattr(value, "item") and getattr(value, "size", 1) != 0 else value
+    if isinstance(single, (str, bytes, bool)) or not hasattr(type(single), "__float__"):
         got = repr(value) if value is None else f"{value!r} (a {type(value).__name__})"
+        mistake = "is there a return?" if value is None else ""
         raise wrong(f"{what} must be a number.", given=given, got=got, mistake=mistake)
-    number = plain if isinstance(plain, int) else float(plain)
+    if type(single) is Fraction:
+        return single
+    number = operator.index(single) if hasattr(type(single), "__index__") else float(single)
     if math.isnan(number):
         raise wrong(f"{what} came out as NaN, not a number.", given=given, got=value)
     return number
 
 
-def as_numbers(value: Any, names: Sequence[str], given: Any = None) -> list[float]:
-    """`value` as a list of as many numbers as there are `names`: from a tuple, list, array or tensor."""
-    expected = f"({', '.join(names)})"
-    if isinstance(value, (str, bytes, dict)) or not hasattr(value, "__iter__"):
-        raise wrong(f"{len(names)} numbers are wanted.", given=given, got=value, expected=expected)
-    values = list(value)
-    if len(values) != len(names):
-        raise wrong(f"{len(names)} numbers are wanted, not {len(values)}.", given=given, got=value, expected=expected)
-    return [as_number(v, name, given) for v, name in zip(values, names)]
+def as_numbers(value: Any, names: Sequence[str], given: Any = None) -> list[Number]:
+    """`value` as a list of as many numbers as there are `names`. Raises CheckFailed where it is not."""
+    items = as_items(value)
+    if items is None or len(items) != len(names):
+        what = f"{len(names)} numbers are wanted" + ("." if items is None else f", not {len(items)}.")
+        raise wrong(what, given=given, got=repr(value), expected=f"({', '.join(names)})")
+    return [as_number(item, name, given) for item, name in zip(items, names)]
 
 
-def near(a: Number, b: Number, tolerance: float = 1e-6) -> bool:
-    """Whether `a` is `b` up to rounding: 1e-6 of it lets 32-bit floats pass."""
+def near(a: Number, b: Number, tolerance: float = ROUNDING) -> bool:
+    """Whether `a` is `b` but for rounding."""
     return math.isclose(a, b, rel_tol=tolerance, abs_tol=1e-300)
 
 
@@ -53,24 +63,36 @@ def number_text(value: Number) -> str:
     return f"{float(value):.7g}"
 
 
-def looks_rounded(number: Number, right: Number) -> bool:
-    """Whether `number` is `right` cut or rounded to at most six decimals."""
-    if near(number, right) or not math.isfinite(number):
-        return False
-    return number == math.floor(right) or any(number == round(float(right), digits) for digits in range(7))
-
-
-def _how_far(number: float, right: Number) -> str:
-    """In what measure a wrong positive number is off, or that it is the right one, rounded."""
-    if looks_rounded(number, right):
+def how_far(got: Number, right: Number) -> str:
+    """By how much a positive number is off, or that it is the right one, rounded."""
+    if math.isfinite(got) and (got == math.floor(right) or got in [round(float(right), d) for d in range(7)]):
         return "is it rounded? Return the number in full: no round, no int, / and not //."
-    if number <= 0 or right <= 0:
+    if got <= 0 or right <= 0:
         return ""
-    ratio = float(number) / float(right)
+    ratio = float(got) / float(right)
     side = "large" if ratio > 1 else "small"
     if 0.99 < ratio < 1.01:
-        return f"nearly: too {side} by {number_text(abs(float(number) - float(right)))}."
+        return f"nearly: too {side} by {number_text(abs(float(got) - float(right)))}."
     return f"{max(ratio, 1 / ratio):.4g} times too {side}."
+
+
+def typed(**values: Any) -> str:
+    """Inputs as one would type them: `batch=4, chip=Chip(rate=989e12, ...)`."""
+    return ", ".join(f"{name}={_typed(value)}" for name, value in values.items())
+
+
+def _typed(value: Any) -> str:
+    if hasattr(value, "_asdict"):
+        return f"{type(value).__name__}({typed(**value._asdict())})"
+    if type(value) is int and abs(value) >= 10_000:
+        return f"{value:_}"
+    if type(value) is not float:
+        return repr(value)
+    short = f"{value:.12g}"
+    return f"{value:_.0f}" if value == int(value) and ("e" not in short or float(short) != value) else short
+
+
+Slips = Iterable[tuple[Number, str]]
 
 
 def compare(what: str, got: Any, right: Number, given: Any = None, slips: Slips = ()) -> None:
@@ -79,6 +101,5 @@ def compare(what: str, got: Any, right: Number, given: Any = None, slips: Slips 
     if near(number, right):
         return
     mistake = next((why for value, why in slips if near(number, value) and not near(value, right)), "")
-    mistake = mistake or _how_far(number, right)
     shown = {"got": number_text(number), "expected": number_text(right)}
-    raise wrong(f"{what} came out wrong.", given=given, mistake=mistake, **shown)
+    raise wrong(f"{what} came out wrong.", given=given, mistake=mistake or how_far(number, right), **shown)

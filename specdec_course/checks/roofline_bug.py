@@ -47,8 +47,8 @@ def _a_real_counterexample(counterexample: Callable, rng: random.Random) -> None
     chip_given, batch_given, size_given = value
     if not hasattr(chip_given, "__len__") and any(hasattr(other, "__len__") for other in (batch_given, size_given)):
         raise wrong("The order is another.", got=value, expected=expected, mistake="the Chip comes first.")
-    rate, bandwidth = as_numbers(chip_given, ["rate", "bandwidth"])
-    batch, size = as_number(batch_given, "The batch"), as_number(size_given, "bytes_per_weight")
+    rate, bandwidth = map(float, as_numbers(chip_given, ["rate", "bandwidth"]))
+    batch, size = as_number(batch_given, "The batch"), float(as_number(size_given, "bytes_per_weight"))
     if batch != int(batch) or batch < 1 or batch > 10**6:
         raise wrong("The batch has to be a whole number from 1 to 1,000,000.", got=batch)
     if not all(math.isfinite(x) and x > 0 for x in (rate, bandwidth, size)) or rate / bandwidth * size > 10**7:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdec_course.checks import GRADING_SEED, Check, CheckFailed, telling, wrong
+from specdec_course.checks import GRADING_SEED, Check, CheckFailed, guard, wrong
 
 
 def message(part, learner):
@@ -13,7 +13,7 @@ def message(part, learner):
 
 def doubles(learner, rng):
     number = rng.randrange(10)
-    with telling(f"number={number}"):
+    with guard(f"number={number}"):
         got = learner(number)
     if got != 2 * number:
         raise wrong("twice the number", given=number, got=got, expected=2 * number)
@@ -42,5 +42,5 @@ def test_what_is_not_written_yet_asks_for_no_other_inputs():
 
 
 def test_an_error_that_is_waited_for_is_not_touched():
-    with pytest.raises(KeyError), telling("nothing", passing=KeyError):
+    with pytest.raises(KeyError), guard("nothing", passing=KeyError):
         raise KeyError
