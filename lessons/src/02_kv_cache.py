@@ -303,7 +303,7 @@ cache_explorer()
 # enough text the caches are most of the reading, and then a larger batch no longer makes a token cheaper.
 
 # %%
-from specdec_ref.arithmetic import decode, verify
+from specdec_ref.arithmetic import decode, verification
 
 for batch in (1, 16, 64):
     shares = []
@@ -311,7 +311,7 @@ for batch in (1, 16, 64):
         work = decode(llama, context, batch)
         shares.append(f"{context:6,} tokens {100 * work.kv_read_bytes / work.bytes:3.0f}%")
     print(f"batch {batch:2}: caches' share of the bytes read: {', '.join(shares)}")
-more = verify(llama, 5, 32_768, 64).bytes / decode(llama, 32_768, 64).bytes
+more = verification(llama, 5, 32_768, 64).bytes / decode(llama, 32_768, 64).bytes
 print(f"batch 64, 32,768 tokens: a verification of 5 drafts reads {more:.3f} times the bytes of a plain step")
 
 # %% [markdown]

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from specdec_ref.arithmetic.accelerators import accelerator
+from specdec_ref.arithmetic.configs import model_shape
 from specdec_ref.arithmetic.kvcache import (
     attention_pairs,
     kv_bytes,
@@ -27,7 +28,7 @@ from specdec_ref.arithmetic.kvcache import (
     token_passes,
     tokens_held,
 )
-from specdec_ref.arithmetic.names import UnknownName
+from specdec_ref.arithmetic.lookup import UnknownName
 from specdec_ref.arithmetic.roofline import (
     Work,
     all_reduces_per_token,
@@ -36,10 +37,9 @@ from specdec_ref.arithmetic.roofline import (
     draft_cost,
     linear_intensity,
     step_time,
-    verify,
+    verification,
     verify_curve,
 )
-from specdec_ref.arithmetic.shapes import model_shape
 from specdec_ref.arithmetic.speedup import (
     accepted_per_drafted,
     alpha_for_speedup,
@@ -229,7 +229,7 @@ def verify_cost() -> Values:
 @_computation
 def verify_intensity() -> Values:
     shape, chip = model_shape("llama-3-70b"), accelerator("h100-sxm")
-    work = verify(shape, 5)
+    work = verification(shape, 5)
     return {"intensity": work.intensity, "ridge": chip.ridge(), "bound": step_time(work, chip).bound}
 
 
@@ -384,7 +384,7 @@ def numerator() -> Values:
 @_computation
 def bandwidth_use() -> Values:
     shape, datasheet = model_shape("llama-3-70b"), accelerator("a100-sxm").bandwidth
-    plain, checked = decode(shape), verify(shape, 5)
+    plain, checked = decode(shape), verification(shape, 5)
     return {
         "of_datasheet": 1397e9 / datasheet,
         "of_measured": 1397e9 / 1700e9,

@@ -27,6 +27,7 @@ from specdec_ref.arithmetic import (
     kv_bytes,
     kv_bytes_per_token,
     model_shape,
+    shape_from_config,
     size_text,
 )
 from specdec_ref.interfaces import CausalLM
@@ -260,4 +261,4 @@ def allocated_bytes(kind: str, n_tokens: int = 10) -> tuple[int, int]:
     with torch.inference_mode():
         cache = model(torch.zeros(1, n_tokens, dtype=torch.long), use_cache=True).past_key_values
     allocated = sum(t.nbytes for layer in cache.layers for t in (layer.keys, layer.values))
-    return kv_bytes(ModelShape.from_config(config), n_tokens, 1, "fp32"), allocated
+    return kv_bytes(shape_from_config(config), n_tokens, 1, "fp32"), allocated

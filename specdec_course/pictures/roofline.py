@@ -29,7 +29,7 @@ from specdec_ref.arithmetic import (
     prefill,
     step_time,
     time_ratio,
-    verify,
+    verification,
 )
 from specdec_ref.measure import SHORT_NAMES, DecodeTimes, Machine, Rates, WeightStream, shape_of
 from specdec_ref.models.llama import Llama
@@ -83,7 +83,7 @@ def passes(
     return {
         f"prefill of {prompt:,}": prefill(shape, prompt, batch, weights=weights),
         "decode": decode(shape, context, batch, weights=weights),
-        f"verify {gamma}": verify(shape, gamma, context, batch, weights=weights),
+        f"verify {gamma}": verification(shape, gamma, context, batch, weights=weights),
     }
 
 

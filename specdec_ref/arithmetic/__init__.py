@@ -1,10 +1,13 @@
-"""Sizes, times and gains by calculation alone: no torch, no measurement, every count an exact integer.
+"""Sizes, times and speedups by calculation alone: no torch, no measurement, every count an exact integer.
 
 shape, chip = model_shape("llama-3-70b"), accelerator("h100-sxm")
 step_time(decode(shape.shard(2), context=8192), chip)
 """
 
 from specdec_ref.arithmetic.accelerators import Accelerator, accelerator, accelerators
+from specdec_ref.arithmetic.attention import Attention, LatentAttention
+from specdec_ref.arithmetic.configs import model_catalogue, model_shape, shape_from_config
+from specdec_ref.arithmetic.feedforward import Experts, Mlp
 from specdec_ref.arithmetic.formats import (
     FORMATS,
     NumberFormat,
@@ -22,7 +25,7 @@ from specdec_ref.arithmetic.kvcache import (
     token_passes,
     tokens_held,
 )
-from specdec_ref.arithmetic.names import UnknownName
+from specdec_ref.arithmetic.lookup import UnknownName
 from specdec_ref.arithmetic.roofline import (
     StepTime,
     Work,
@@ -36,22 +39,10 @@ from specdec_ref.arithmetic.roofline import (
     prefill,
     step_time,
     tokens_per_second,
-    utilisation,
-    verify,
+    verification,
     verify_curve,
 )
-from specdec_ref.arithmetic.shapes import (
-    Attention,
-    Experts,
-    LatentAttention,
-    Layer,
-    Mlp,
-    ModelShape,
-    expected_experts,
-    kv_heads_per_rank,
-    model_catalogue,
-    model_shape,
-)
+from specdec_ref.arithmetic.shapes import LayerShape, ModelShape
 from specdec_ref.arithmetic.speedup import (
     accepted_per_drafted,
     alpha_for_speedup,
@@ -74,7 +65,7 @@ __all__ = [
     "Experts",
     "Fit",
     "LatentAttention",
-    "Layer",
+    "LayerShape",
     "Mlp",
     "ModelShape",
     "NumberFormat",
@@ -96,13 +87,11 @@ __all__ = [
     "compute_bound_batch",
     "decode",
     "draft_cost",
-    "expected_experts",
     "expected_tokens",
     "fit",
     "forward_work",
     "kv_bytes",
     "kv_bytes_per_token",
-    "kv_heads_per_rank",
     "layer_kv_bytes_per_token",
     "linear_intensity",
     "mean_accepted",
@@ -111,6 +100,7 @@ __all__ = [
     "model_shape",
     "number_format",
     "prefill",
+    "shape_from_config",
     "size_text",
     "speedup",
     "step_time",
@@ -118,8 +108,7 @@ __all__ = [
     "token_passes",
     "tokens_held",
     "tokens_per_second",
-    "utilisation",
-    "verify",
+    "verification",
     "verify_curve",
     "weight_formats",
 ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
-from specdec_ref.arithmetic.names import look_up, plain_name
+from specdec_ref.arithmetic.lookup import look_up, plain_name
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from fractions import Fraction
 
-from specdec_ref.arithmetic.names import look_up
+from specdec_ref.arithmetic.lookup import look_up
 
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """`bits` a value, and `scale_bytes` for every `group` of neighbouring values in a row.
+    """`bits` per value, and `scale_bytes` for every `group` of neighbouring values in a row.
 
     `group` None means that the whole row shares one scale. `whole_groups` formats are made of blocks that
     cannot be cut short. A single scale for a whole tensor is too small to count, so `fp8` has none.
@@ -42,10 +41,6 @@ class NumberFormat:
                 f"take a format whose last group may be short, such as int{self.bits}-g{self.group}"
             )
         return rows * (-(-row * self.bits // 8) + groups * self.scale_bytes)
-
-    def bits_per_value(self, row: int) -> float:
-        """Bits that one value costs in a row of `row` values, scales included."""
-        return float(Fraction(8 * self.nbytes(row), row))
 
 
 FORMATS: dict[str, NumberFormat] = {
@@ -96,6 +91,7 @@ class WeightFormats:
 
     @property
     def for_experts(self) -> NumberFormat:
+        """The format of the experts' matrices."""
         return self.experts or self.layers
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specdec_ref.arithmetic.accelerators import Accelerator
+from specdec_ref.arithmetic.attention import causal_pairs
 from specdec_ref.arithmetic.formats import NumberFormat, WeightFormats, number_format
-from specdec_ref.arithmetic.shapes import Layer, ModelShape, causal_pairs
+from specdec_ref.arithmetic.shapes import LayerShape, ModelShape
 
 
-def layer_kv_bytes_per_token(layer: Layer, kv: str | NumberFormat = "bf16", latent: bool = True) -> int:
+def layer_kv_bytes_per_token(layer: LayerShape, kv: str | NumberFormat = "bf16", latent: bool = True) -> int:
     """Bytes that one token leaves in the cache of one layer, scales included."""
     fmt = number_format(kv)
     return sum(fmt.nbytes(length, count) for count, length in layer.attention.cached(latent))
@@ -29,15 +30,18 @@ def kv_bytes_per_token(shape: ModelShape, kv: str | NumberFormat = "bf16", laten
 
 
 def tokens_held(context: int, window: int | None = None, block_size: int = 1) -> int:
-    """Token slots that a layer keeps for a sequence of `context` tokens: the last `window`, in whole blocks.
+    """Token slots that a layer keeps for a sequence of `context` tokens: every block that the last `window` touch.
 
+    A window seldom starts where a block does, so it may touch one block more than its size alone would fill.
     A window counts the token being computed, so transformers' DynamicCache holds one token fewer than this
     between two steps, once the window is full; its StaticCache holds exactly this.
     """
     if context < 0 or block_size < 1:
         raise ValueError(f"need context >= 0 and block_size >= 1, got {context} and {block_size}")
-    held = context if window is None else min(context, window)
-    return -(-held // block_size) * block_size
+    if window is not None and window < 1:
+        raise ValueError(f"a window holds at least the token itself, got {window}: give None for no window")
+    first = 0 if window is None else max(0, context - window)
+    return (-(-context // block_size) - first // block_size) * block_size
 
 
 def kv_bytes(
@@ -48,15 +52,18 @@ def kv_bytes(
     *,
     block_size: int = 1,
     latent: bool = True,
+    keep_all: bool = False,
 ) -> int:
     """Bytes of the cache of `batch` sequences of `context` tokens each, scales included.
 
-    `block_size` > 1 rounds each sequence up to whole blocks, as a paged cache allocates them.
+    `block_size` > 1 counts whole blocks, as a paged cache allocates them. `keep_all` True gives a cache that keeps
+    every token in layers with a sliding window, too, as this package's Hugging Face adapter does.
     """
     if batch < 0:
         raise ValueError(f"batch must not be negative, got {batch}")
     return batch * sum(
-        tokens_held(context, layer.attention.window, block_size) * layer_kv_bytes_per_token(layer, kv, latent)
+        tokens_held(context, None if keep_all else layer.attention.window, block_size)
+        * layer_kv_bytes_per_token(layer, kv, latent)
         for layer in shape.layers
     )
 
@@ -76,6 +83,7 @@ class Fit:
 
     @property
     def weights_fit(self) -> bool:
+        """Whether the weights alone fit."""
         return self.free_bytes >= 0
 
     @property
@@ -94,18 +102,19 @@ def fit(
     tp: int = 1,
     usable: float = 0.9,
     block_size: int = 16,
+    keep_all: bool = False,
 ) -> Fit:
     """How many sequences of `context` tokens fit beside the weights, on each of `tp` chips.
 
     `usable` is the share of the memory that weights and caches may take; the rest is for activations and the
-    runtime (vLLM's `gpu_memory_utilization`, 0.9 by default).
+    runtime (vLLM's `gpu_memory_utilization`, 0.9 by default). `block_size`, `keep_all`: as for `kv_bytes`.
     """
     if not 0 < usable <= 1:
         raise ValueError(f"usable is a share of the memory in (0, 1], got {usable}")
     if context < 1:
         raise ValueError(f"a sequence needs at least one token, got {context}")
     rank = shape.shard(tp)
-    per_sequence = kv_bytes(rank, context, kv=kv, block_size=block_size)
+    per_sequence = kv_bytes(rank, context, kv=kv, block_size=block_size, keep_all=keep_all)
     return Fit(int(usable * chip.capacity), rank.weight_bytes(weights), per_sequence)
 
 

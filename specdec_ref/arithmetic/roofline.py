@@ -1,4 +1,4 @@
-"""How long a pass over the model takes at least, and what sets that: memory or arithmetic.
+"""The roofline: how long a pass over a model takes at least, and whether memory or arithmetic sets that.
 
 A pass moves its weights once for all its tokens, reads every sequence's cache once, and writes the new keys
 and values. Activations stay on the chip in the ideal pass and are not counted, nor is any launch or
@@ -8,7 +8,6 @@ synchronisation: every time here is a lower bound. Source: Williams, Waterman, P
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 from specdec_ref.arithmetic.accelerators import Accelerator
@@ -33,6 +32,7 @@ class Work:
 
     @property
     def bytes(self) -> int:
+        """All bytes moved."""
         return self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes
 
     @property
@@ -54,8 +54,9 @@ def forward_work(
 ) -> Work:
     """The work of a pass over `n_tokens` new tokens of each of `batch` sequences with `context` cached ones.
 
-    `logits`: positions of each sequence whose logits are computed (None: all). `absorbed`: how MLA attends,
-    see `LatentAttention.flops_per_pair`. For one rank of a tensor-parallel run pass `shape.shard(tp)`.
+    `logits`: positions of each sequence whose logits are computed (None: all; with 0 the head is not read).
+    `absorbed`: how MLA attends, see `LatentAttention.flops_per_pair`. For one rank of a tensor-parallel run pass
+    `shape.shard(tp)`.
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
@@ -66,7 +67,7 @@ def forward_work(
 
     return Work(
         flops=batch * shape.flops(n_tokens, context, logits, absorbed),
-        weight_bytes=shape.weight_bytes_read(batch * n_tokens, weights),
+        weight_bytes=shape.weight_bytes_read(batch * n_tokens, weights, head=logits != 0),
         # A window counts the token itself, so of the past it reaches back over one less.
         kv_read_bytes=batch * sum(kept(context, w, 1) * size for w, size in sizes),
         kv_write_bytes=batch * sum(kept(n_tokens, w, 0) * size for w, size in sizes),
@@ -84,7 +85,7 @@ def decode(shape: ModelShape, context: int = 0, batch: int = 1, *, weights: Weig
     return forward_work(shape, 1, context, batch, weights=weights, kv=kv)
 
 
-def verify(
+def verification(
     shape: ModelShape,
     gamma: int,
     context: int = 0,
@@ -102,7 +103,7 @@ def verify(
 def linear_intensity(n_tokens: int, d_in: int, d_out: int | None = None, nbytes: float = 2) -> float:
     """FLOP/byte of one d_in x d_out product over `n_tokens`, its inputs and outputs moved too.
 
-    2 N d_in d_out / (P (d_in d_out + N d_in + N d_out)), with P = `nbytes` a value.
+    2 N d_in d_out / (P (d_in d_out + N d_in + N d_out)), with P = `nbytes` per value.
     """
     d_out = d_in if d_out is None else d_out
     return 2 * n_tokens * d_in * d_out / (nbytes * (d_in * d_out + n_tokens * (d_in + d_out)))
@@ -158,22 +159,6 @@ def tokens_per_second(
 ) -> float:
     """The cap on plain decoding: new tokens a second of all sequences together, on one chip."""
     return batch / step_time(decode(shape, context, batch, weights=weights, kv=kv), chip).overlapped_s
-
-
-def utilisation(achieved: float, peak: float, what: str = "utilisation") -> float:
-    """achieved / peak, as for MBU (bytes/s) and MFU (FLOP/s); both in the same unit.
-
-    Warns above 1: then the peak is too low, the bytes or FLOP are over-counted, or the time is wrong.
-    """
-    if achieved < 0 or peak <= 0:
-        raise ValueError(f"{what}: need achieved >= 0 and peak > 0, got {achieved} and {peak}")
-    share = achieved / peak
-    if share > 1:
-        warnings.warn(
-            f"{what} of {share:.2f} is above 1: check the peak, the count of bytes or FLOP, and the clock",
-            stacklevel=2,
-        )
-    return share
 
 
 def compute_bound_batch(

@@ -30,9 +30,10 @@ from specdec_ref.arithmetic import (
     model_shape,
     number_format,
     prefill,
+    shape_from_config,
     size_text,
     step_time,
-    verify,
+    verification,
     weight_formats,
 )
 
@@ -41,7 +42,7 @@ KV_HELP = "Format of cached keys and values: bf16, fp8, int8, int4-g64, ..."
 
 
 class BadRequest(click.ClickException):
-    """A request that makes no sense, told in one line."""
+    """A request that makes no sense, reported in one line."""
 
     exit_code = 2
 
@@ -59,9 +60,12 @@ def _shape(name: str) -> ModelShape:
     path = Path(name).expanduser()
     if path.is_dir():
         path = path / "config.json"
-    if path.is_file():
-        return ModelShape.from_config(json.loads(path.read_text(encoding="utf-8")), name=name)
-    return model_shape(name)
+    if not path.is_file():
+        return model_shape(name)
+    try:
+        return shape_from_config(json.loads(path.read_text(encoding="utf-8")), name=name)
+    except (ValueError, TypeError) as error:
+        raise BadRequest(f"{path}: {error}") from error
 
 
 def _four_digits(value: float) -> str:
@@ -127,7 +131,7 @@ def roofline(
         passes = {
             "prefill": prefill(rank, prompt, batch, **formats),
             "decode": decode(rank, context, batch, **formats),
-            "verify": verify(rank, gamma, context, batch, **formats),
+            "verify": verification(rank, gamma, context, batch, **formats),
         }
         times = {name: step_time(work, device, dtype) for name, work in passes.items()}
         room = fit(shape, device, max(1, context + gamma + 1), tp=tp, **formats)
@@ -207,7 +211,7 @@ def _print_roofline(
 @click.option("--batch", default=1, show_default=True, help="Sequences.")
 @click.option("--kv-dtype", default="bf16", show_default=True, help=KV_HELP)
 @click.option("--tp", default=1, show_default=True, help="Tensor-parallel degree.")
-@click.option("--block-size", default=1, show_default=True, help="Tokens a block of a paged cache; 1: not paged.")
+@click.option("--block-size", default=1, show_default=True, help="Tokens per block of a paged cache; 1: not paged.")
 @click.option("--chip", default=None, help="Also say how many sequences fit on this chip.")
 @click.option("--weights", default="bf16", show_default=True, help="Format of the weights, for --chip.")
 @click.option("--json", "as_json", is_flag=True, help="Plain integers in bytes.")
@@ -222,11 +226,16 @@ def kv(
     weights: str,
     as_json: bool,
 ) -> None:
-    """The size of the key-value cache, scales included."""
+    """The size of the key-value cache, scales included.
+
+    A layer with a sliding window keeps no more than its window, in whole blocks. Many caches keep every token there,
+    too, and hide the old ones with a mask: where it makes a difference, both sizes are shown.
+    """
     with _one_line_errors():
         shape = _shape(model)
         rank = shape.shard(tp)
         of_rank = kv_bytes(rank, context, batch, kv_dtype, block_size=block_size)
+        kept = kv_bytes(shape, context, batch, kv_dtype, block_size=block_size, keep_all=True)
         values: dict[str, Any] = {
             "model": shape.name,
             "context": context,
@@ -238,37 +247,39 @@ def kv(
             "bytes_per_sequence": kv_bytes(shape, context, 1, kv_dtype, block_size=block_size),
             "bytes": kv_bytes(shape, context, batch, kv_dtype, block_size=block_size),
             "bytes_on_each_chip": of_rank,
+            "bytes_if_windowed_layers_keep_all": kept,
         }
         if chip is not None:
-            room = fit(
-                shape,
-                accelerator(chip),
-                context,
-                weights=weights,
-                kv=kv_dtype,
-                tp=tp,
-                block_size=block_size,
+            device = accelerator(chip)
+            room, room_if_kept = (
+                fit(shape, device, context, weights=weights, kv=kv_dtype, tp=tp, block_size=block_size, keep_all=keep)
+                for keep in (False, True)
             )
             values |= {
-                "chip": accelerator(chip).name,
+                "chip": device.name,
                 "weight_bytes_on_each_chip": room.weight_bytes,
                 "usable_bytes_on_each_chip": room.usable_bytes,
                 "weights_fit": room.weights_fit,
                 "sequences_that_fit": room.sequences,
+                "sequences_that_fit_if_windowed_layers_keep_all": room_if_kept.sequences,
             }
     if as_json:
         _print_json(values)
         return
     table = Table(title=f"key-value cache of {shape.name}, {kv_dtype}", show_header=False)
     table.add_row("layers", layers_text(shape))
-    table.add_row("a token", f"{values['bytes_per_token']:,} bytes")
+    table.add_row("per token", f"{values['bytes_per_token']:,} bytes")
     table.add_row(f"a sequence of {context:,}", size_text(values["bytes_per_sequence"]))
     table.add_row(f"batch {batch:,}", size_text(values["bytes"]))
+    if kept != values["bytes"]:
+        table.add_row("  if windowed layers keep every token", size_text(kept))
     if tp > 1:
         table.add_row(f"on each of {tp} chips", size_text(of_rank))
     if chip is not None:
         fits = _sequences(room.sequences) if room.weights_fit else "the weights do NOT fit"
         table.add_row(f"beside {weights} weights on {tp} x {values['chip']}", fits)
+        if room.weights_fit and kept != values["bytes"]:
+            table.add_row("  if windowed layers keep every token", _sequences(room_if_kept.sequences))
     Console(highlight=False).print(table)
 
 

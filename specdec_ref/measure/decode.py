@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from specdec_ref.arithmetic import ModelShape, Work, decode
+from specdec_ref.arithmetic import ModelShape, Work, decode, shape_from_config
 from specdec_ref.kernels.linear import FourBitLinear, PackedLinear
 from specdec_ref.measure.machine import SHORT_NAMES, WeightStream
 from specdec_ref.measure.passes import Clock, timed_pass
@@ -19,7 +19,7 @@ from specdec_ref.models.llama import Llama
 def shape_of(model: Llama) -> ModelShape:
     """The arithmetic's view of a reference model's sizes."""
     c = model.config
-    return ModelShape.from_config(
+    return shape_from_config(
         {
             "model_type": "llama",
             "vocab_size": c.vocab_size,

@@ -34,11 +34,12 @@ def test_scales_are_counted_for_every_head_and_not_shared_between_them() -> None
     assert number_format("int4-g128").nbytes(64, rows=2) == 2 * (32 + 4) > number_format("int4-g128").nbytes(128)
 
 
-def test_bits_a_value_include_the_scales() -> None:
-    assert FORMATS["q4-1"].bits_per_value(576) == 5.0
-    assert FORMATS["q8-0"].bits_per_value(576) == 8.5
-    assert FORMATS["mxfp4"].bits_per_value(2880) == 4.25
-    assert FORMATS["fp8"].bits_per_value(128) == 8.0
+def test_bytes_include_the_scales() -> None:
+    """Bits per value: 5 in q4-1, 8.5 in q8-0, 4.25 in mxfp4, and 8 in fp8, which has none."""
+    assert 8 * FORMATS["q4-1"].nbytes(576) == 5.0 * 576
+    assert 8 * FORMATS["q8-0"].nbytes(576) == 8.5 * 576
+    assert 8 * FORMATS["mxfp4"].nbytes(2880) == 4.25 * 2880
+    assert 8 * FORMATS["fp8"].nbytes(128) == 8 * 128
 
 
 @pytest.mark.parametrize(("typed", "known"), [("Q4_1", "q4-1"), ("BF16", "bf16"), ("int4_g64", "int4-g64")])

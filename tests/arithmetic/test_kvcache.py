@@ -18,6 +18,7 @@ from specdec_ref.arithmetic import (
     layer_kv_bytes_per_token,
     model_shape,
     number_format,
+    shape_from_config,
     token_passes,
     tokens_held,
 )
@@ -95,7 +96,7 @@ def forward(kind: str, n_tokens: int, batch: int, cache: Any = None) -> tuple[Mo
     with torch.no_grad():
         for start, stop in ((0, n_tokens - 2), (n_tokens - 2, n_tokens - 1), (n_tokens - 1, n_tokens)):
             cache = model(ids[:, start:stop], past_key_values=cache, use_cache=True).past_key_values
-    return ModelShape.from_config(config), cache
+    return shape_from_config(config), cache
 
 
 def caches_latent(cache: Any) -> bool:
@@ -142,7 +143,7 @@ def test_the_estimate_of_16_bit_caches_is_half_of_32_bit_and_allocated_so() -> N
     model = AutoModelForCausalLM.from_config(config).to(torch.bfloat16).eval()
     with torch.no_grad():
         cache = model(torch.zeros(2, 9, dtype=torch.long), use_cache=True).past_key_values
-    assert allocated_bytes(cache) == kv_bytes(ModelShape.from_config(config), 9, 2, "bf16")
+    assert allocated_bytes(cache) == kv_bytes(shape_from_config(config), 9, 2, "bf16")
 
 
 def test_a_window_stops_the_growth_of_its_layers_only() -> None:
@@ -185,6 +186,44 @@ def test_paging_rounds_each_sequence_up_to_whole_blocks() -> None:
     assert kv_bytes(shape, 17, batch=3, block_size=16) == 3 * 32 * 23_040
 
 
+@given(st.integers(0, 300), st.one_of(st.none(), st.integers(1, 80)), st.integers(1, 40))
+def test_a_layer_holds_every_block_that_its_window_touches(context: int, window: int | None, block: int) -> None:
+    seen = range(0 if window is None else max(0, context - window), context)
+    assert tokens_held(context, window, block) == block * len({position // block for position in seen})
+
+
+def test_a_window_may_touch_one_block_more_than_it_fills() -> None:
+    assert (tokens_held(8192, 128, 16), tokens_held(8200, 128, 16)) == (128, 144)
+    with pytest.raises(ValueError, match="give None for no window"):
+        tokens_held(10, 0)
+
+
+def test_a_cache_that_keeps_all_ignores_windows() -> None:
+    """gpt-oss-20b, 32 sequences of 8,192 tokens: 12.00 GiB where windowed layers keep everything, else 6.09."""
+    shape = model_shape("gpt-oss-20b")
+    sizes = [kv_bytes(shape, 8192, 32, keep_all=keep_all) / 2**30 for keep_all in (True, False)]
+    assert [round(size, 2) for size in sizes] == [12.0, 6.09]
+    windowed, whole = (fit(shape, accelerator("h100-sxm"), 8192, keep_all=k).sequences for k in (False, True))
+    assert 1.9 * whole < windowed < 2.1 * whole
+
+
+@pytest.mark.parametrize("kind", ["sliding everywhere", "alternating windows", "windows by pattern"])
+def test_the_adapter_for_hugging_face_models_keeps_all(kind: str) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from specdec_ref.models.huggingface import HuggingFaceModel
+
+    config = tiny_config(kind)
+    model = HuggingFaceModel(AutoModelForCausalLM.from_config(config).eval(), None)
+    cache = model.new_cache(20)
+    with torch.inference_mode():
+        model.forward(torch.arange(13), cache)
+    held = sum(t.nbytes for layer in cache.states.layers for t in (layer.keys, layer.values))
+    shape = shape_from_config(config)
+    assert held == kv_bytes(shape, 13, kv="fp32", keep_all=True) > kv_bytes(shape, 13, kv="fp32")
+
+
 @settings(max_examples=60)
 @given(
     SHAPES,
@@ -198,10 +237,13 @@ def test_sizes_are_whole_monotone_and_additive(
 ) -> None:
     size = kv_bytes(shape, context, batch, kv, block_size=block)
     assert isinstance(size, int)
-    assert size <= kv_bytes(shape, context + 1, batch, kv, block_size=block)
+    assert kv_bytes(shape, context, batch, kv) <= kv_bytes(shape, context + 1, batch, kv)
+    whole = [kv_bytes(shape, n, batch, kv, block_size=block, keep_all=True) for n in (context, context + 1)]
+    assert size <= whole[0] <= whole[1]
     assert size == batch * kv_bytes(shape, context, 1, kv, block_size=block)
     assert kv_bytes(shape, context, batch, kv) <= size
-    assert size < kv_bytes(shape, context, batch, kv) + max(1, batch) * block * kv_bytes_per_token(shape, kv)
+    # At either end of what a layer keeps a block may be used in part.
+    assert size < kv_bytes(shape, context, batch, kv) + max(1, batch) * 2 * block * kv_bytes_per_token(shape, kv)
     alone = [ModelShape("one", shape.vocab_size, shape.hidden_size, (layer,), shape.tied) for layer in shape.layers]
     assert size == sum(kv_bytes(one, context, batch, kv, block_size=block) for one in alone)
     assert kv_bytes(shape, context, batch, "int8") >= kv_bytes(shape, context, batch, "fp8")

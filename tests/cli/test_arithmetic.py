@@ -46,6 +46,20 @@ def test_kv_of_more_ranks_than_heads_and_of_whole_blocks() -> None:
     assert values["bytes_on_each_chip"] == 3 * 32 * 327_680 // 8
 
 
+def test_kv_of_windowed_layers_is_shown_for_caches_that_drop_and_that_keep_old_tokens() -> None:
+    line = "kv --model gpt-oss-20b --context 8200 --batch 32 --block-size 16 --chip h100-sxm"
+    values, shown = run_json(line), run(line).output
+    per_layer = 2 * 8 * 64 * 2
+    assert values["bytes"] == 32 * per_layer * (12 * 8208 + 12 * 144)
+    assert values["bytes_if_windowed_layers_keep_all"] == 32 * per_layer * 24 * 8208
+    both = [values["sequences_that_fit"], values["sequences_that_fit_if_windowed_layers_keep_all"]]
+    assert both[0] > 1.9 * both[1]
+    assert shown.count("if windowed layers keep every token") == 2
+    for size in ("6.57 GB", "12.91 GB", f"{both[0]} sequences", f"{both[1]} sequences"):
+        assert size in shown
+    assert "keep every token" not in run("kv --model llama-3-8b --chip h100-sxm").output
+
+
 def test_kv_beside_the_weights_of_a_chip() -> None:
     values = run_json("kv --model llama-3-70b --tp 4 --chip h100-sxm --block-size 16")
     assert values["sequences_that_fit"] == 54
@@ -128,7 +142,17 @@ def test_a_model_can_be_a_config_file_or_its_folder(tmp_path: Path) -> None:
 def test_a_damaged_config_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{", encoding="utf-8")
     result = run(f"kv --model {tmp_path}")
-    assert result.exit_code != 0 and result.output.startswith("Error: ") and result.output.count("\n") == 1
+    assert result.exit_code == 2 and result.output.startswith(f"Error: {tmp_path}") and result.output.count("\n") == 1
+    (tmp_path / "config.json").write_text("[]", encoding="utf-8")
+    assert "not a list" in run(f"kv --model {tmp_path}").output
+
+
+@pytest.mark.parametrize("window", [-1, 0])
+def test_a_window_of_nothing_in_a_file_is_no_window(window: int, tmp_path: Path) -> None:
+    config = model_catalogue()["mistral-7b-v0.1"]["config"] | {"sliding_window": window}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    values = run_json(f"kv --model {tmp_path} --context 8192 --chip h100-sxm")
+    assert values["bytes"] == 8192 * 131_072 and values["sequences_that_fit"] > 0
 
 
 def test_sizes_carry_the_unit_that_they_are_in() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from specdec_ref.arithmetic import Attention, Experts, LatentAttention, Layer, Mlp, ModelShape
+from specdec_ref.arithmetic import Attention, Experts, LatentAttention, LayerShape, Mlp, ModelShape
 
 TINY: dict[str, Any] = dict(
     vocab_size=96,
@@ -68,7 +68,7 @@ def tiny_config(kind: str) -> Any:
 
 
 LAYERS = st.builds(
-    Layer,
+    LayerShape,
     attention=st.one_of(
         st.builds(
             lambda kv, group, dim, window: Attention(kv * group, kv, dim, window),

@@ -23,7 +23,7 @@ from specdec_ref.arithmetic import (
     linear_intensity,
     model_shape,
     prefill,
-    verify,
+    verification,
 )
 from specdec_ref.measure import DecodeTimes, Machine, Rates, WeightStream
 from specdec_ref.models.llama import Llama
@@ -69,7 +69,7 @@ def test_passes_are_those_of_the_arithmetic():
     assert works == {
         "prefill of 50": prefill(shape, 50, 4, weights="fp8"),
         "decode": decode(shape, 100, 4, weights="fp8"),
-        "verify 3": verify(shape, 3, 100, 4, weights="fp8"),
+        "verify 3": verification(shape, 3, 100, 4, weights="fp8"),
     }
     row = roofline_plots.passes_rows(H100, works)[1]
     assert row[0] == "decode" and row[3] == "memory" and row[1] == f"{works['decode'].intensity:,.1f}"
