@@ -1,1 +1,64 @@
-"""The course: what notebooks, exercises and marking import."""
+"""The course as notebooks see it: `import specdec_course as course`, then `course.show(...)`.
+
+This is what a lesson needs beside its subject: prompts, answers, pictures, things to move, simulations. The subject
+itself comes from `specdec_ref`, under its own names. Names are imported at first use.
+"""
+
+# ruff: noqa: I001 - grouped by what a reader looks for
+from typing import TYPE_CHECKING
+
+from specdec_ref.lazy import attach
+
+if TYPE_CHECKING:
+    # In every lesson: the course's prompts, answers, figures and tables
+    from specdec_ref.prompts import prompt as prompt, prompts as prompts
+    from specdec_course.answers import check as check, guess_text as guess_text
+    from specdec_course.pictures.plots import new_figure as new_figure, show as show, table_html as table_html
+    from specdec_course.contents import contents_html as contents_html
+    from specdec_course.article.settle import claims_html as claims_html
+
+    # Generations: where each token came from, rounds one by one, speed, differences
+    from specdec_course.pictures.tokens import tokens_html as tokens_html, legend_html as legend_html
+    from specdec_course.pictures.tokens import draft_html as draft_html, draft_explorer as draft_explorer
+    from specdec_course.pictures.rounds import record_rounds as record_rounds, round_html as round_html
+    from specdec_course.pictures.rounds import round_stepper as round_stepper, rounds_figure as rounds_figure
+    from specdec_course.pictures.rounds import time_shares as time_shares, times_figure as times_figure
+    from specdec_course.pictures.plots import ratio_figure as ratio_figure, pass_cost_figure as pass_cost_figure
+    from specdec_course.pictures.diverge import diverging_html as diverging_html
+
+    # Roofline: passes on a chip, layers and steps on this machine
+    from specdec_course.pictures.roofline import passes as passes, passes_rows as passes_rows
+    from specdec_course.pictures.roofline import passes_figure as passes_figure, passes_explorer as passes_explorer
+    from specdec_course.pictures.roofline import roofline_figure as roofline_figure, machine_rows as machine_rows
+    from specdec_course.pictures.roofline import layer_points as layer_points, layer_verdict as layer_verdict
+    from specdec_course.pictures.roofline import decode_rows as decode_rows, decode_verdict as decode_verdict
+    from specdec_course.pictures.roofline import predicted_pass_cost as predicted_pass_cost
+
+    # The cache: time, size, users
+    from specdec_course.pictures.cache import step_seconds as step_seconds, step_time_figure as step_time_figure
+    from specdec_course.pictures.cache import step_time_verdict as step_time_verdict
+    from specdec_course.pictures.cache import allocated_bytes as allocated_bytes
+    from specdec_course.pictures.cache import attention_variants as attention_variants
+    from specdec_course.pictures.cache import attention_figure as attention_figure, growth_figure as growth_figure
+    from specdec_course.pictures.cache import KV_FORMATS as KV_FORMATS, users_rows as users_rows
+    from specdec_course.pictures.cache import cache_html as cache_html, cache_explorer as cache_explorer
+    from specdec_course.pictures.cache import reserved_shares as reserved_shares, reserved_figure as reserved_figure
+
+    # Paging: a pool step by step, and a simulated server's memory
+    from specdec_course.pictures.paging import PoolRecorder as PoolRecorder, pool_tour as pool_tour
+    from specdec_course.pictures.paging import pool_figure as pool_figure, pool_words as pool_words
+    from specdec_course.pictures.paging import pool_stepper as pool_stepper
+    from specdec_course.simulate import draw_lengths as draw_lengths, serve_contiguous as serve_contiguous
+    from specdec_course.simulate import serve_paged as serve_paged, fit_samples as fit_samples
+    from specdec_course.simulate import block_utilisation as block_utilisation
+    from specdec_course.pictures.paging import waste_figure as waste_figure, waste_words as waste_words
+    from specdec_course.pictures.paging import block_size_figure as block_size_figure
+
+    # Exactness: one draft taken apart, frequencies, tests
+    from specdec_course.pictures.exactness import one_step as one_step, rejection_html as rejection_html
+    from specdec_course.pictures.exactness import exactness_explorer as exactness_explorer
+    from specdec_course.pictures.exactness import histogram_figure as histogram_figure
+    from specdec_course.pictures.exactness import convergence_figure as convergence_figure
+    from specdec_course.pictures.exactness import power_figure as power_figure
+else:
+    __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -1,173 +1,151 @@
-"""Small numbers that a lesson asks for: is it right, and if not, which mistake leads to it."""
+"""Answers to the numbers that lessons ask for: right, or the mistake that leads to what was given."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from specdec_course.article.claims import WEIGHTS_70B
 from specdec_ref.arithmetic import accelerator, fit, kv_bytes, kv_bytes_per_token, model_shape
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked for: the `right` number, its `unit`, and numbers that known `mistakes` give, with their reasons."""
+    """A number that is asked for: the `right` one, its `unit`, and the numbers that known `mistakes` lead to."""
 
     right: float
     unit: str
     mistakes: Mapping[float, str] = field(default_factory=dict)
 
 
-QUESTIONS: dict[str, Callable[[], Question]] = {}
+_chip = accelerator("h100-sxm")
+_chips = math.ceil(WEIGHTS_70B / _chip.capacity)
+_tokens_per_second = _chip.bandwidth / WEIGHTS_70B
+_shape = model_shape("llama-3-70b")
+_mha_token = kv_bytes_per_token(model_shape("llama-2-7b"))
+_gqa_token = kv_bytes_per_token(_shape)
+_chat = kv_bytes(_shape, 8192)
+_users = fit(_shape, _chip, 8192, tp=8).sequences
+
+QUESTIONS = {
+    "chips for 70B": Question(
+        _chips,
+        "chips",
+        {1: "140 GB do not fit into 80 GB.", WEIGHTS_70B / _chip.capacity: "chips come whole."},
+    ),
+    "70B on those chips": Question(
+        _chips * _tokens_per_second,
+        "tokens per second",
+        {
+            _tokens_per_second: "that is a single chip; now each reads only half.",
+            _tokens_per_second / 2: "sharing makes it faster, not slower.",
+        },
+    ),
+    "intensity of decode": Question(
+        1,
+        "FLOP/byte",
+        {2: "each weight has two bytes.", 0.5: "a multiplication and an addition are 2 FLOP."},
+    ),
+    "ridge of an H100": Question(
+        _chip.ridge(),
+        "FLOP/byte",
+        {
+            2 * _chip.ridge(): "that is with 1,979 TFLOP/s, a figure that assumes sparsity.",
+            1 / _chip.ridge(): "the other way round: operations divided by bytes.",
+        },
+    ),
+    "cache of a Llama-2-7B token": Question(
+        _mha_token,
+        "bytes",
+        {
+            _mha_token / 2: "a factor of 2 is missing. Keys *and* values; and 2 bytes in 16 bit.",
+            _mha_token / 4: "two factors of 2 are missing: keys and values, and 2 bytes in 16 bit.",
+            _mha_token / 32: "every layer has its own keys and values, and so has every head.",
+            _mha_token / 128: "each head's key is a vector of 128 numbers.",
+        },
+    ),
+    "cache of a Llama-3-70B token": Question(
+        _gqa_token,
+        "bytes",
+        {
+            8 * _gqa_token: "that is with 64 key/value heads, or vectors of 1,024. It has 8 heads, of 128.",
+            _gqa_token / 2: "a factor of 2 is missing. Keys *and* values; and 2 bytes in 16 bit.",
+        },
+    ),
+    "cache of 8,192 tokens of Llama-3-70B": Question(
+        _chat / 1e9,
+        "GB",
+        {
+            _chat / 2**30: "that is in GiB (2^30 bytes). A GB is 10^9 bytes.",
+            8 * _chat / 1e9: "that is with a key/value head for each of the 64 query heads.",
+            16 * _chat / 1e9: "that is the article's figure: twice what its own formula gives, with 64 heads for 8.",
+        },
+    ),
+    "chats on eight H100s": Question(
+        _users,
+        "chats",
+        {
+            (8 * _chip.capacity - _shape.weight_bytes()) // _chat: "a tenth of the memory is kept for other things.",
+            int(0.9 * 8 * _chip.capacity) // _chat: "the weights take memory, too.",
+            _users // 8: "that is with a key/value head for each of the 64 query heads.",
+        },
+    ),
+}
 
 
-def _question(name: str) -> Callable[[Callable[[], Question]], Callable[[], Question]]:
-    def register(function: Callable[[], Question]) -> Callable[[], Question]:
-        QUESTIONS[name] = function
-        return function
-
-    return register
-
-
-def check(name: str, given: Any) -> str:
-    """What to say to a learner's number, None or what was written in its place; 2% either way counts as right.
+def check(name: str, given: object) -> str:
+    """The reply to a learner's answer: a number, None, or whatever was written instead; 2% either way is right.
 
     Raises KeyError for an unknown question.
     """
-    question = QUESTIONS[name]()
+    question = QUESTIONS[name]
     if given is None:
         return "Write your number in place of None, and run the cell again."
-    try:
-        given = math.nan if isinstance(given, str) else float(given)
-    except (TypeError, ValueError):
-        given = math.nan
-    if not math.isfinite(given):
-        return "That is no number: write a single one, without quotes or commas. 1500, 1.5e3 and 3 * 500 are all right."
-    if _near(given, question.right):
-        return f"Yes: {_number(question.right)} {question.unit}."
+    number = _as_number(given)
+    if number is None:
+        return (
+            "That is not a number: write a single one, without quotes or commas. 1500, 1.5e3 and 3 * 500 are all right."
+        )
+    if _near(number, question.right):
+        return f"Yes: {_text(question.right)} {question.unit}."
     for wrong, why in question.mistakes.items():
-        if _near(given, wrong):
-            return f"Not {_number(given)}: {why}"
-    if given <= 0:
-        return f"Not {_number(given)}: it has to be more than nothing."
-    if given > question.right:
-        return f"Not yet: your number is {_number(given / question.right)} times too large."
-    return f"Not yet: your number is {_number(question.right / given)} times too small."
+        if _near(number, wrong):
+            return f"Not {_text(number)}: {why}"
+    if number <= 0:
+        return f"Not {_text(number)}: it has to be more than nothing."
+    if number > question.right:
+        return f"Not yet: your number is {_text(number / question.right)} times too large."
+    return f"Not yet: your number is {_text(question.right / number)} times too small."
 
 
-def guess_text(given: float, right: float, unit: str = "") -> str:
-    """What came out beside a guess, without a judgement: guesses are there to be wrong."""
-    side = "about as you guessed" if _near(given, right, 0.25) else f"you guessed {_number(given)}"
-    return f"{_number(right)} {unit}".strip() + f" ({side})"
+def guess_text(given: object, right: float, unit: str = "") -> str:
+    """What came out beside a learner's guess, without a judgement: guesses are there to be wrong."""
+    number = _as_number(given)
+    if number is None:
+        side = "your guess is not a number"
+    elif _near(number, right, 0.25):
+        side = "about as you guessed"
+    else:
+        side = f"you guessed {_text(number)}"
+    return f"{_text(right)} {unit}".strip() + f" ({side})"
 
 
-def _number(value: float) -> str:
-    """Three digits at least, and no exponent."""
+def _as_number(given: object) -> float | None:
+    """`given` as a finite number; None for text, tuples, nan and whatever else is not a single number."""
+    if isinstance(given, str):
+        return None
+    try:
+        number = float(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _text(value: float) -> str:
+    """At least three digits, and no exponent."""
     return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.3g}"
 
 
 def _near(a: float, b: float, tolerance: float = 0.02) -> bool:
     return abs(a - b) <= tolerance * abs(b)
-
-
-WEIGHTS_70B = 70e9 * 2
-"""Bytes of 70 billion weights in 16 bit."""
-
-
-@_question("chips for 70B")
-def _chips() -> Question:
-    capacity = accelerator("h100-sxm").capacity
-    return Question(
-        math.ceil(WEIGHTS_70B / capacity),
-        "chips",
-        {1: "140 GB do not fit into 80 GB.", WEIGHTS_70B / capacity: "chips come whole."},
-    )
-
-
-@_question("70B on those chips")
-def _tokens_on_chips() -> Question:
-    alone = accelerator("h100-sxm").bandwidth / WEIGHTS_70B
-    return Question(
-        2 * alone,
-        "tokens a second",
-        {alone: "that is a single chip; now each reads only half.", alone / 2: "sharing makes it faster, not slower."},
-    )
-
-
-@_question("intensity of decode")
-def _intensity() -> Question:
-    return Question(
-        1, "FLOP/byte", {2: "each weight has two bytes.", 0.5: "a multiplication and an addition are 2 FLOP."}
-    )
-
-
-@_question("ridge of an H100")
-def _ridge() -> Question:
-    chip = accelerator("h100-sxm")
-    return Question(
-        chip.ridge(),
-        "FLOP/byte",
-        {
-            2 * chip.ridge(): "that is with 1,979 TFLOP/s, a figure that assumes sparsity.",
-            1 / chip.ridge(): "the other way round: operations over bytes.",
-        },
-    )
-
-
-@_question("cache of a Llama-2-7B token")
-def _llama_2_7b() -> Question:
-    right = kv_bytes_per_token(model_shape("llama-2-7b"))
-    return Question(
-        right,
-        "bytes",
-        {
-            right / 2: "a factor of 2 is missing. Keys *and* values; and 2 bytes in 16 bit.",
-            right / 4: "two factors of 2 are missing: keys and values, and 2 bytes in 16 bit.",
-            right / 32: "every layer has its own keys and values, and every head.",
-            right / 128: "each head's key is a vector of 128 numbers.",
-        },
-    )
-
-
-@_question("cache of a Llama-3-70B token")
-def _llama_3_70b() -> Question:
-    right = kv_bytes_per_token(model_shape("llama-3-70b"))
-    return Question(
-        right,
-        "bytes",
-        {
-            8 * right: "that is with 64 key/value heads, or vectors of 1,024. It has 8, of 128.",
-            right / 2: "a factor of 2 is missing. Keys *and* values; and 2 bytes in 16 bit.",
-        },
-    )
-
-
-@_question("cache of 8,192 tokens of Llama-3-70B")
-def _chat() -> Question:
-    right = kv_bytes(model_shape("llama-3-70b"), 8192) / 1e9
-    return Question(
-        right,
-        "GB",
-        {
-            right * 1e9 / 2**30: "that is in GiB (2^30 bytes). A GB is 10^9 bytes.",
-            8 * right: "that is with a key/value head for each of the 64 query heads.",
-            16 * right: "that is the article's figure: twice what its own formula gives, with 64 heads for 8.",
-        },
-    )
-
-
-@_question("chats on eight H100s")
-def _chats() -> Question:
-    shape, chip = model_shape("llama-3-70b"), accelerator("h100-sxm")
-    right = fit(shape, chip, 8192, tp=8).sequences
-    one = kv_bytes(shape, 8192)
-    return Question(
-        right,
-        "chats",
-        {
-            (8 * chip.capacity - shape.weight_bytes()) // one: "a tenth of the memory is kept for other things.",
-            int(0.9 * 8 * chip.capacity) // one: "the weights take memory, too.",
-            right // 8: "that is with a key/value head for each of the 64 query heads.",
-        },
-    )

@@ -1,4 +1,4 @@
-"""The course at a glance: its lessons in order, and which of them are here."""
+"""The table of contents: all lessons of the course in order, with links to those that are here."""
 
 from __future__ import annotations
 
@@ -6,16 +6,25 @@ import html
 import json
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 
-def lessons() -> list[dict[str, Any]]:
-    """All lessons of the course, in order: `lesson` (file name), `title`, `minutes`, `can`."""
+class Lesson(TypedDict):
+    """A lesson: file name without ending, title, length in minutes, and what the learner can do afterwards."""
+
+    lesson: str
+    title: str
+    minutes: int
+    can: str
+
+
+def lessons() -> list[Lesson]:
+    """All lessons of the course, in order."""
     return json.loads(files("specdec_course").joinpath("contents.json").read_text(encoding="utf-8"))
 
 
-def course_html(folder: str | Path = ".") -> str:
-    """A table of the lessons, with links to those in `folder`; the others are said to be still to come."""
+def contents_html(folder: str | Path = ".") -> str:
+    """A table of the lessons, with links to those in `folder`; the others are marked as still to come."""
     rows = []
     for number, lesson in enumerate(lessons()):
         name = f"{lesson['lesson']}.ipynb"

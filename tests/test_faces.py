@@ -8,7 +8,7 @@ import pytest
 
 from specdec_ref.lazy import attach
 
-LAZY = ("specdec_ref", "specdec_ref.cache", "specdec_ref.models")
+LAZY = ("specdec_course", "specdec_ref", "specdec_ref.cache", "specdec_ref.models")
 EAGER = ("specdec_ref.arithmetic", "specdec_ref.draft", "specdec_ref.engine", "specdec_ref.measure")
 EAGER += ("specdec_ref.proof", "specdec_ref.sampling", "specdec_ref.verify")
 

@@ -70,8 +70,6 @@ def test_public_functions_have_docstrings_and_types():
         if not path.name.startswith("__main__") and path.stat().st_size and ast.get_docstring(tree) is None:
             wrong.append(str(path.relative_to(ROOT)))
         public = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and not n.name.startswith("_")]
-        # The computations of the claims are described by the claims that name them.
-        public = [n for n in public if "_computation" not in [getattr(d, "id", "") for d in n.decorator_list]]
         wrong += [f"{path.relative_to(ROOT)}:{n.lineno} {n.name}" for n in public if ast.get_docstring(n) is None]
     assert wrong == []
 

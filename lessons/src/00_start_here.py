@@ -27,8 +27,8 @@ my_guess_for_a_rewrite = 1.5
 # %%
 from IPython.display import HTML
 
+import specdec_course as course
 from specdec_ref import NGramDrafter, SpeculativeEngine, load_model
-from specdec_ref.prompts import prompt
 
 target = load_model(weights="full")
 print(f"{target.config.n_weights / 1e6:.0f} million weights in {target.dtype}, {target.config.n_layers} layers")
@@ -42,7 +42,7 @@ print(f"{target.config.n_weights / 1e6:.0f} million weights in {target.dtype}, {
 # `gamma=0` means: no guesses. One token a pass.
 
 # %%
-chat, rewrite = prompt("chat-1"), prompt("rewrite-1")
+chat, rewrite = course.prompt("chat-1"), course.prompt("rewrite-1")
 plain = SpeculativeEngine(target, gamma=0)
 
 for chunk in plain.stream(chat.messages, max_new_tokens=50):
@@ -59,11 +59,9 @@ for chunk in plain.stream(chat.messages, max_new_tokens=50):
 # In the text below each token shows where it comes from.
 
 # %%
-from specdec_course.pictures.tokens import legend_html, tokens_html
-
 speculative = SpeculativeEngine(target, NGramDrafter(), gamma=8)
 result = speculative.generate(rewrite.messages, max_new_tokens=60)
-HTML(tokens_html(result, target.tokenizer, rewrite.user.split("\n")[0]) + legend_html(result))
+HTML(course.tokens_html(result, target.tokenizer, rewrite.user.split("\n")[0]) + course.legend_html(result))
 
 # %% [markdown]
 # Two things can happen in a round. Either the model rejects a guess: then it writes its own token in that place, the
@@ -86,8 +84,7 @@ print(f"drafted {stats.drafted}, tested {stats.tested}, accepted {stats.accepted
 # arms should share them. We look only at the ratio of times.
 
 # %%
-from specdec_course.pictures.plots import pass_cost_figure, ratio_figure, show
-from specdec_ref.measure.race import race
+from specdec_ref.measure import race
 
 races = {
     p: race(
@@ -101,8 +98,8 @@ for p, r in races.items():
     print(f"{p.domain:10} {r.verdict()}")
 
 # %%
-show(
-    ratio_figure(
+course.show(
+    course.ratio_figure(
         [p.domain for p in races],
         [r.ratios for r in races.values()],
         [my_guess_for_open_chat, my_guess_for_a_rewrite],
@@ -129,8 +126,8 @@ for p, r in races.items():
 from specdec_ref.measure import pass_seconds, relative_cost
 
 cost = relative_cost(pass_seconds(target, (1, 2, 4, 8, 12, 16), context=64, repeats=8))
-show(
-    pass_cost_figure(cost),
+course.show(
+    course.pass_cost_figure(cost),
     alt="Time of one pass over n tokens, in passes over one token: "
     + ", ".join(f"n={n}: {c:.2f}" for n, c in cost.items())
     + ". The line for n separate passes rises as n.",
@@ -172,7 +169,7 @@ for p, r in races.items():
 # 4-bit weights, and with both.
 
 # %%
-from specdec_ref.models.layout import bytes_a_pass
+from specdec_ref.models import bytes_a_pass
 
 small = load_model()
 for name, model in {"full": target, "default": small}.items():
@@ -202,13 +199,10 @@ for n, c in small_cost.items():
 # round, fewer passes? Where does it stop helping?
 
 # %%
-from specdec_course.pictures.widgets import draft_explorer, draft_html
-from specdec_ref.prompts import prompts
-
-HTML(draft_html(target, chat, gamma=2, max_new_tokens=40))
+HTML(course.draft_html(target, chat, gamma=2, max_new_tokens=40))
 
 # %%
-draft_explorer(target, [p for p in prompts() if p.id.endswith("-1")], gamma=4)
+course.draft_explorer(target, [p for p in course.prompts() if p.id.endswith("-1")], gamma=4)
 
 # %% [markdown]
 # ## 7. Is it really the same text?
@@ -218,7 +212,7 @@ draft_explorer(target, [p for p in prompts() if p.id.endswith("-1")], gamma=4)
 # that can tip the choice. The cell below says whether it happened here, and how near the two tokens were.
 
 # %%
-from specdec_ref.measure.race import describe_difference
+from specdec_ref.measure import describe_difference
 
 for p, r in races.items():
     print(f"{p.domain:10} {describe_difference(r, target, p.messages)}")
@@ -262,9 +256,7 @@ for p, r in races.items():
 # ## The way from here
 
 # %%
-from specdec_course.contents import course_html
-
-HTML(course_html())
+HTML(course.contents_html())
 
 # %% [markdown]
 # ## What to remember

@@ -34,11 +34,11 @@ seconds_to_compute = 2 * weights / rate
 print(f"reading {seconds_to_read * 1e3:.2f} ms, computing {seconds_to_compute * 1e3:.2f} ms")
 
 # %%
-from specdec_course.answers import check, guess_text
+import specdec_course as course
 
 seconds = max(seconds_to_read, seconds_to_compute)
-print("tokens a second at most: ", guess_text(my_guess_tokens_per_second, 1 / seconds))
-print("percent of the time busy:", guess_text(my_guess_busy_percent, 100 * seconds_to_compute / seconds))
+print("tokens a second at most: ", course.guess_text(my_guess_tokens_per_second, 1 / seconds))
+print("percent of the time busy:", course.guess_text(my_guess_busy_percent, 100 * seconds_to_compute / seconds))
 
 # %% [markdown]
 # So the chip waits for its memory nearly all of the time. This one line of arithmetic is the reason for batching, for
@@ -51,8 +51,8 @@ print("percent of the time busy:", guess_text(my_guess_busy_percent, 100 * secon
 my_chips = None
 my_tokens_per_second = None
 
-print(check("chips for 70B", my_chips))
-print(check("70B on those chips", my_tokens_per_second))
+print(course.check("chips for 70B", my_chips))
+print(course.check("70B on those chips", my_tokens_per_second))
 
 # %% [markdown]
 # ## 2. Two numbers decide
@@ -65,8 +65,8 @@ print(check("70B on those chips", my_tokens_per_second))
 my_intensity = None  # FLOP/byte of decoding with 16-bit weights
 my_ridge = None  # FLOP/byte of the H100
 
-print(check("intensity of decode", my_intensity))
-print(check("ridge of an H100", my_ridge))
+print(course.check("intensity of decode", my_intensity))
+print(course.check("ridge of an H100", my_ridge))
 
 # %% [markdown]
 # What speed can a piece of work reach? The smaller of two limits, and that is the whole roofline (Williams, Waterman and
@@ -107,17 +107,14 @@ print(h100.source, h100.date)
 # %%
 from IPython.display import HTML
 
-from specdec_course.pictures.plots import show
-from specdec_course.pictures.roofline import passes, passes_figure, passes_rows, table_html
-
-works = passes("llama-3-70b", batch=1, context=1024, gamma=5, prompt=1024)
+works = course.passes("llama-3-70b", batch=1, context=1024, gamma=5, prompt=1024)
 head = ("pass", "FLOP/byte", "ms at least", "bound by", "arithmetic units at work")
-HTML(table_html(head, passes_rows(h100, works)))
+HTML(course.table_html(head, course.passes_rows(h100, works)))
 
 # %%
 words = "; ".join(f"{name} has {work.intensity:,.1f} FLOP/byte" for name, work in works.items())
-show(
-    passes_figure("llama-3-70b", "h100-sxm"),
+course.show(
+    course.passes_figure("llama-3-70b", "h100-sxm"),
     alt=f"Roofline of an H100 with ridge {h100.ridge():.0f} FLOP/byte, log-log. {words}. Those left of the ridge lie on "
     "the slope, where memory decides; those to the right on the flat roof.",
 )
@@ -145,9 +142,7 @@ print(f"{works['verify 5'].flops / works['decode'].flops:.2f} times the arithmet
 # 4. Take an L4 instead. Is its ridge further right or left, and what does that say about *its* spare arithmetic?
 
 # %%
-from specdec_course.pictures.roofline import passes_explorer
-
-passes_explorer()
+course.passes_explorer()
 
 # %% [markdown]
 # <details><summary>1. The batch at which decode crosses the ridge</summary>The line below the table names it. From there
@@ -186,13 +181,12 @@ for context in (512, 1024, 2048, 4096, 8192, 32_768):
 # only take away.
 
 # %%
-from specdec_course.pictures.roofline import machine_rows
 from specdec_ref.measure import measure_machine
 
 machine = measure_machine(seconds=8, nbytes=2**29)
 head = ("format", "threads", "GB/s", "GFLOP/s", "ridge, FLOP/byte", "the rounds were")
 print(machine.name, "- measured on this machine, now")
-HTML(table_html(head, machine_rows(machine)))
+HTML(course.table_html(head, course.machine_rows(machine)))
 
 # %%
 from specdec_ref import load_model
@@ -218,21 +212,20 @@ import time
 
 import torch
 
-from specdec_course.pictures.roofline import layer_points, layer_verdict, roofline_figure
 from specdec_ref.measure import WeightStream
 
 torch.set_num_threads(1)
 thread = machine.accelerator(dtype, threads=1)
 stream = WeightStream(model.dtype, nbytes=2**29, clock=time.thread_time)
-points = layer_points(stream, (1, 4, 16, 64, 256))
-show(
-    roofline_figure([thread, h100], points, dtype if dtype in h100.rates else None),
+points = course.layer_points(stream, (1, 4, 16, 64, 256))
+course.show(
+    course.roofline_figure([thread, h100], points, dtype if dtype in h100.rates else None),
     alt="The rooflines of one thread of this machine and of an H100, log-log, and one linear layer as measured here: "
     + "; ".join(f"{p.label} at {p.intensity:.1f} FLOP/byte reach {p.rate / 1e9:,.0f} GFLOP/s" for p in points),
 )
 
 # %%
-print(layer_verdict(points, thread, dtype))
+print(course.layer_verdict(points, thread, dtype))
 
 # %% [markdown]
 # Points may lie below the roof: a product of a few tokens uses the arithmetic units badly, even where memory would
@@ -255,31 +248,29 @@ print(layer_verdict(points, thread, dtype))
 my_guess_overhead_percent = 10
 
 # %%
-from specdec_course.pictures.roofline import decode_rows, decode_verdict
 from specdec_ref.measure import decode_times
 
 times = decode_times(model, rounds=10, clock=time.thread_time)
-HTML(table_html(("one step, one thread, on this machine, now", ""), decode_rows(times)))
+HTML(course.table_html(("one step, one thread, on this machine, now", ""), course.decode_rows(times)))
 
 # %%
 import statistics
 
-print(decode_verdict(times))
+print(course.decode_verdict(times))
 overhead_percent = 100 * statistics.median(o / m for o, m in zip(times.overheads, times.measured))
-print("overhead, percent of a step:", guess_text(my_guess_overhead_percent, overhead_percent))
+print("overhead, percent of a step:", course.guess_text(my_guess_overhead_percent, overhead_percent))
 
 # %% [markdown]
 # What does a verification cost then? The roofline's answer is: the bytes stay the same, the operations grow, the larger
 # time counts. With the overhead added, here is the prediction for passes over n tokens, beside the measurement.
 
 # %%
-from specdec_course.pictures.roofline import predicted_pass_cost, verify_cost_figure
 from specdec_ref.measure import pass_seconds, relative_cost
 
 cost = relative_cost(pass_seconds(model, (1, 2, 4, 8, 16), context=64, repeats=6, clock=time.thread_time))
-predicted = predicted_pass_cost(model, times, thread.rate(dtype), cost)
-show(
-    verify_cost_figure(cost, predicted),
+predicted = course.predicted_pass_cost(model, times, thread.rate(dtype), cost)
+course.show(
+    course.pass_cost_figure(cost, predicted),
     alt="Time of one pass over n tokens in passes over one: "
     + "; ".join(f"n={n}: measured {c:.2f}, predicted {predicted[n]:.2f}" for n, c in cost.items()),
 )
@@ -304,9 +295,7 @@ print(
 # that settles it. These belong to the roofline:
 
 # %%
-from specdec_course.article.table import claims_html
-
-HTML(claims_html(3, 4, 6, 7, 14, 32, 39))
+HTML(course.claims_html(3, 4, 6, 7, 14, 32, 39))
 
 # %% [markdown]
 # Two of these errors cost real money. A peak *with sparsity* (look for the asterisk in datasheets) doubles the ridge on

@@ -98,12 +98,11 @@ for n_new in (100, 200, 400, 800):
 # %%
 import time
 
-from specdec_course.pictures.cache import step_seconds, step_time_figure, step_time_verdict
-from specdec_course.pictures.plots import show
+import specdec_course as course
 
-seconds = step_seconds(model, (32, 64, 128, 256, 384), repeats=3, clock=time.thread_time)
-show(
-    step_time_figure(seconds),
+seconds = course.step_seconds(model, (32, 64, 128, 256, 384), repeats=3, clock=time.thread_time)
+course.show(
+    course.step_time_figure(seconds),
     alt="Milliseconds for one more token, on this machine, now: "
     + "; ".join(
         f"behind {n} tokens {1e3 * a:.0f} with the cache and {1e3 * b:.0f} without" for n, (a, b) in seconds.items()
@@ -111,7 +110,7 @@ show(
 )
 
 # %%
-print(step_time_verdict(seconds))
+print(course.step_time_verdict(seconds))
 
 # %% [markdown]
 # Short texts show hardly any difference, if your machine is like most: a pass over a few tokens costs about as much as a
@@ -135,13 +134,11 @@ print(step_time_verdict(seconds))
 # `head_dim` is hidden size / query heads in both.
 
 # %%
-from specdec_course.answers import check
-
 my_llama_2_7b = None
 my_llama_3_70b = None
 
-print(check("cache of a Llama-2-7B token", my_llama_2_7b))
-print(check("cache of a Llama-3-70B token", my_llama_3_70b))
+print(course.check("cache of a Llama-2-7B token", my_llama_2_7b))
+print(course.check("cache of a Llama-3-70B token", my_llama_3_70b))
 
 
 # %% [markdown]
@@ -174,7 +171,6 @@ for name in ("smollm2-135m", "llama-2-7b", "llama-3-8b", "llama-3-70b", "qwen3-4
 # transformers fills for tiny models of three kinds.
 
 # %%
-from specdec_course.pictures.cache import allocated_bytes
 from specdec_ref.arithmetic import kv_bytes
 from specdec_ref.measure import SHORT_NAMES
 
@@ -182,7 +178,7 @@ cache = model.new_cache(1000)
 estimate = kv_bytes(model_shape("smollm2-135m"), 1000, kv=SHORT_NAMES[model.dtype])
 print(f"SmolLM2, 1,000 tokens in {SHORT_NAMES[model.dtype]}: estimated {estimate:,} bytes, allocated {cache.nbytes:,}")
 for kind in ("MHA", "GQA", "MQA"):
-    estimate, allocated = allocated_bytes(kind)
+    estimate, allocated = course.allocated_bytes(kind)
     print(f"tiny {kind} in transformers: estimated {estimate:,} bytes, allocated {allocated:,}")
     assert estimate == allocated
 
@@ -192,7 +188,7 @@ for kind in ("MHA", "GQA", "MQA"):
 # %%
 my_gb = None  # GB (10^9 bytes) of 8,192 tokens of Llama-3-70B
 
-print(check("cache of 8,192 tokens of Llama-3-70B", my_gb))
+print(course.check("cache of 8,192 tokens of Llama-3-70B", my_gb))
 
 # %% [markdown]
 # ## 4. MHA, GQA, MQA, MLA
@@ -208,14 +204,12 @@ print(check("cache of 8,192 tokens of Llama-3-70B", my_gb))
 # Which saves more, do you think: MQA on Llama-3-70B, or MLA on DeepSeek-V3, a model of 671 billion weights?
 
 # %%
-from specdec_course.pictures.cache import attention_figure, attention_variants
-
 llama, deepseek = model_shape("llama-3-70b"), model_shape("deepseek-v3")
-sizes = {f"Llama-3-70B as {kind}": kv_bytes_per_token(s) for kind, s in attention_variants(llama).items()}
+sizes = {f"Llama-3-70B as {kind}": kv_bytes_per_token(s) for kind, s in course.attention_variants(llama).items()}
 sizes["DeepSeek-V3 expanded, as MHA would"] = kv_bytes_per_token(deepseek, latent=False)
 sizes["DeepSeek-V3, MLA (as it is)"] = kv_bytes_per_token(deepseek)
-show(
-    attention_figure(sizes),
+course.show(
+    course.attention_figure(sizes),
     alt="Bytes a token in the cache. " + "; ".join(f"{name}: {size:,}" for name, size in sizes.items()),
 )
 
@@ -235,12 +229,10 @@ print(f"{deepseek.layers[0].attention.flops_per_pair(absorbed=False):,} expanded
 # Some models save along the text, too: with a **sliding window** a layer sees only the last W tokens and keeps no more.
 
 # %%
-from specdec_course.pictures.cache import growth_figure
-
 models = ("llama-2-7b", "llama-3-8b", "mistral-7b-v0.1", "gemma-3-27b", "gpt-oss-120b", "deepseek-v3")
 last = {name: kv_bytes(model_shape(name), 2**17) / 1e9 for name in models}
-show(
-    growth_figure(models),
+course.show(
+    course.growth_figure(models),
     alt="GB of cache against the context of one sequence, from 512 to 131,072 tokens, both logarithmic. At 131,072: "
     + "; ".join(f"{name} {gb:,.1f} GB" for name, gb in last.items())
     + ". Mistral's line turns flat at its window of 4,096; Gemma's and gpt-oss's grow slower beyond theirs.",
@@ -261,20 +253,17 @@ print("weights of Llama-3-70B in 16 bit:", size_text(llama.weight_bytes()))
 # %%
 my_chats = None  # chats of 8,192 tokens that fit beside the weights
 
-print(check("chats on eight H100s", my_chats))
+print(course.check("chats on eight H100s", my_chats))
 
 # %%
 from IPython.display import HTML
 
-from specdec_course.answers import guess_text
-from specdec_course.pictures.cache import KV_FORMATS, cache_html, users_rows
-from specdec_course.pictures.roofline import table_html
 from specdec_ref.arithmetic import fit
 
-print("GB a chat:", guess_text(my_guess_gb, kv_bytes(llama, 8192) / 1e9))
-print("chats:    ", guess_text(my_guess_chats, fit(llama, h100, 8192, tp=8).sequences))
-rows = users_rows(llama, "h100-sxm", 8, (1024, 2048, 8192, 32_768, 131_072))
-HTML(table_html(("tokens of each user", *(f"users, cache in {kv}" for kv in KV_FORMATS)), rows))
+print("GB a chat:", course.guess_text(my_guess_gb, kv_bytes(llama, 8192) / 1e9))
+print("chats:    ", course.guess_text(my_guess_chats, fit(llama, h100, 8192, tp=8).sequences))
+rows = course.users_rows(llama, "h100-sxm", 8, (1024, 2048, 8192, 32_768, 131_072))
+HTML(course.table_html(("tokens of each user", *(f"users, cache in {kv}" for kv in course.KV_FORMATS)), rows))
 
 # %% [markdown]
 # FP8 doubles the users. INT8 does not quite, and 4 bits do not quadruple them: integer formats carry scales, which take room
@@ -284,12 +273,10 @@ HTML(table_html(("tokens of each user", *(f"users, cache in {kv}" for kv in KV_F
 # `llama-2-7b` with long contexts: when are the caches larger than the weights?
 
 # %%
-HTML(cache_html("llama-3-70b", "h100-sxm", chips=8, users=64, context=8192))
+HTML(course.cache_html("llama-3-70b", "h100-sxm", chips=8, users=64, context=8192))
 
 # %%
-from specdec_course.pictures.cache import cache_explorer
-
-cache_explorer()
+course.cache_explorer()
 
 # %% [markdown]
 # <details><summary>16 chips</summary>Each chip needs at least one key/value head, and there are 8: every head is held twice.
@@ -327,12 +314,10 @@ print(f"batch 64, 32,768 tokens: a verification of 5 drafts reads {more:.3f} tim
 # scatter is an assumption of ours.)
 
 # %%
-from specdec_course.pictures.cache import reserved_figure, reserved_shares
-
-shares = reserved_shares(max_len=2048)
+shares = course.reserved_shares(max_len=2048)
 names = {"max": "the longest allowed", "pow2": "next power of two", "oracle": "what it will need"}
-show(
-    reserved_figure(shares, names),
+course.show(
+    course.reserved_figure(shares, names),
     alt="Share of reserved slots that hold a token in the end. "
     + "; ".join(f"reserving {names[p]}: {100 * s:.0f}%" for p, s in shares.items())
     + ". The last policy would have to know the future.",
@@ -340,7 +325,7 @@ show(
 
 # %%
 print(f"reserved for the longest: {100 * (1 - shares['max']):.0f}% of the slots never hold a token.")
-print(f"Of {users_rows(llama, 'h100-sxm', 8, [2048])[0][1]} users' reservations, ", end="")
+print(f"Of {course.users_rows(llama, 'h100-sxm', 8, [2048])[0][1]} users' reservations, ", end="")
 print(f"{shares['max']:.0%} would have carried the same texts.")
 
 # %% [markdown]
@@ -352,9 +337,7 @@ print(f"{shares['max']:.0%} would have carried the same texts.")
 # ## 8. What the article says about caches
 
 # %%
-from specdec_course.article.table import claims_html
-
-HTML(claims_html(8, 9, 10, 11, 40))
+HTML(course.claims_html(8, 9, 10, 11, 40))
 
 # %% [markdown]
 # ## Check yourself

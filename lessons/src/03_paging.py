@@ -30,10 +30,10 @@ my_guess_gain = 1.5  # how many times as many requests run at once if no memory 
 # %%
 import numpy as np
 
-from specdec_course.simulate.paging import contiguous, draw_lengths
+import specdec_course as course
 
-prompts, outputs = draw_lengths(400, np.random.default_rng(0))
-reserving = contiguous(prompts, outputs, "max", capacity=15_700, max_len=2048)
+prompts, outputs = course.draw_lengths(400, np.random.default_rng(0))
+reserving = course.serve_contiguous(prompts, outputs, "max", capacity=15_700, max_len=2048)
 print(f"holds a token:                 {reserving.token_states:4.0%}   (you guessed {my_guess_used:.0%})")
 print(f"reserved, will hold one later: {reserving.reserved:4.0%}")
 print(f"reserved, and never will:      {reserving.internal:4.0%}   (you guessed {my_guess_never:.0%})")
@@ -203,7 +203,7 @@ two_endings()
 import random
 from collections import Counter
 
-from specdec_ref.cache.block_pool import BlockPool, OutOfBlocks
+from specdec_ref.cache import BlockPool, OutOfBlocks
 
 
 def outcome(operation, *arguments):
@@ -288,7 +288,7 @@ for layer in (0, 1, target.config.n_layers - 1):
 # parent, which stands for the whole prefix:
 
 # %%
-from specdec_ref.cache.block_pool import hash_block
+from specdec_ref.cache import hash_block
 
 
 def chain(text, block_size=4):
@@ -338,12 +338,12 @@ print("after that memory was used by others:", pool.reuse_prefix(prompt))
 # First one moment as a still picture: A was forked as B, and B has just written.
 
 # %%
-from specdec_course.pictures.paging import pool_figure, pool_stepper, pool_words, tour
-from specdec_course.pictures.plots import show
-
-steps = tour()
+steps = course.pool_tour()
 s = steps[4]
-show(pool_figure(s.pool, s.tables, s.lengths, s.slots, title=s.title), alt=pool_words(s.pool, s.tables, s.title))
+course.show(
+    course.pool_figure(s.pool, s.tables, s.lengths, s.slots, title=s.title),
+    alt=course.pool_words(s.pool, s.tables, s.title),
+)
 
 # %% [markdown]
 # Now step through the whole story. Before each step, say what will happen: which block is taken, what becomes of the
@@ -354,23 +354,21 @@ show(pool_figure(s.pool, s.tables, s.lengths, s.slots, title=s.title), alt=pool_
 # - step 12: E begins like B did, and yet only two of B's blocks are found.
 
 # %%
-pool_stepper(steps)
+course.pool_stepper(steps)
 
 # %% [markdown]
 # **Your own story.** Change the operations, and predict the table before you run the cell. (A full pool raises
 # `OutOfBlocks`, and nothing has happened.)
 
 # %%
-from specdec_course.pictures.paging import Recorder
-
-mine = Recorder(num_blocks=8, block_size=4)
+mine = course.PoolRecorder(num_blocks=8, block_size=4)
 mine.start("x", "to be or not")
 mine.fork("x", "y")
 mine.append("y", " to be")
 mine.free("x")
 my_prediction_of_ys_table = [0, 1, 2, 3]
 print("y's table:", mine.tables["y"], "- you said", my_prediction_of_ys_table)
-pool_stepper(mine.snapshots)
+course.pool_stepper(mine.snapshots)
 
 # %% [markdown]
 # ## 7. Under the real model
@@ -383,11 +381,10 @@ pool_stepper(mine.snapshots)
 # tokens, so that we see some of them come and go.
 
 # %%
-from specdec_ref.cache.paged import PagedKVPool
-from specdec_ref.engine.prompt import encode_prompt
-from specdec_ref.prompts import prompt as course_prompt
+from specdec_ref import encode_prompt
+from specdec_ref.cache import PagedKVPool
 
-ids = encode_prompt(course_prompt("rewrite-1").messages, target)
+ids = encode_prompt(course.prompt("rewrite-1").messages, target)
 kv = PagedKVPool(target, num_blocks=128, block_size=8)
 kv.block_pool.free(kv.block_pool.allocate(128))  # freed last one first: the queue now begins with block 127
 
@@ -535,16 +532,13 @@ for question in questions:
 # 16.
 
 # %%
-from specdec_course.pictures.paging import block_size_figure, waste_figure, waste_words
-from specdec_course.simulate.paging import paged as serve_paged
-
 systems = {
     "reserve 2,048": reserving,
-    "next power of 2": contiguous(prompts, outputs, "pow2"),
-    "oracle": contiguous(prompts, outputs, "oracle"),
-    "paged": serve_paged(prompts, outputs, block_size=16),
+    "next power of 2": course.serve_contiguous(prompts, outputs, "pow2"),
+    "oracle": course.serve_contiguous(prompts, outputs, "oracle"),
+    "paged": course.serve_paged(prompts, outputs, block_size=16),
 }
-show(waste_figure(systems), alt=waste_words(systems))
+course.show(course.waste_figure(systems), alt=course.waste_words(systems))
 
 # %%
 for name, w in systems.items():
@@ -564,13 +558,11 @@ print(f"\npaging runs {gain:.1f} times as many requests at once as reserving doe
 # **The block size.** Small blocks waste less. So why not 1?
 
 # %%
-from specdec_course.simulate.paging import utilisation
-
 sizes = (1, 4, 16, 64, 256)
-used = {size: utilisation(prompts + outputs, size) for size in sizes}
-batch = {size: serve_paged(prompts, outputs, block_size=size).batch for size in sizes}
-show(
-    block_size_figure(used, batch),
+used = {size: course.block_utilisation(prompts + outputs, size) for size in sizes}
+batch = {size: course.serve_paged(prompts, outputs, block_size=size).batch for size in sizes}
+course.show(
+    course.block_size_figure(used, batch),
     alt="; ".join(f"blocks of {n}: {used[n]:.1%} used, {batch[n]:.1f} requests at a time" for n in sizes),
 )
 
@@ -586,10 +578,8 @@ show(
 my_blocks = 40
 
 # %%
-from specdec_course.simulate.paging import fit_samples
-
 pool = BlockPool(num_blocks=200, block_size=16)
-fit_samples(pool, prompt=100, outputs=[50] * 4)
+course.fit_samples(pool, prompt=100, outputs=[50] * 4)
 right, copies = pool.num_used, 4 * pool.blocks_for(150)
 hints = {
     right: "yes: 6 full blocks of the prompt are shared, and each sample has 4 more, of which the first is its copy",
@@ -613,7 +603,7 @@ print(
 
 # %%
 for watermark in (0, 0.01, 0.05, 0.2):
-    w = serve_paged(prompts, outputs, block_size=16, watermark=watermark)
+    w = course.serve_paged(prompts, outputs, block_size=16, watermark=watermark)
     print(
         f"keep {watermark:4.0%} back: {w.preemptions:3} preemptions, {w.batch:4.1f} of {len(prompts)} requests at a time"
     )
@@ -745,8 +735,8 @@ for r in record["runs"]:
 # **Exercises.** (a) Give your pool `truncate(table, length)`, and add it to `agree`. (b) Hand out the *most* recently freed
 # block first. Which of the stories in section 6 comes out differently, and what becomes of prefix hits? (c) `sigma` in
 # `draw_lengths` sets how different lengths are. With equal lengths (`sigma=0.01`), how much of paging's gain is left, and
-# over which of the other three? (d) How long must a common system prompt be until it doubles the batch? `fit_requests` in
-# `specdec_course.simulate.paging`.
+# over which of the other three? (d) How long must a common system prompt be to double the batch? Fill a `BlockPool`
+# with requests that begin alike, through `reuse_prefix`, `extend` and `register`, and count how many fit.
 #
 # **Sources.** Kwon et al. 2023, *Efficient memory management for large language model serving with PagedAttention* (arXiv
 # 2309.06180): the definitions of waste, figures 2, 11 and 13, and sections 4.2 to 4.5. Zheng et al. 2024, *SGLang*

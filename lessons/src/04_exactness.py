@@ -76,9 +76,9 @@ print(*(speculative_token(target_distribution, draft_distribution, dice) for _ i
 # %%
 from IPython.display import HTML
 
-from specdec_course.pictures.exactness import exactness_explorer, step_html
+import specdec_course as course
 
-HTML(step_html(target_distribution, draft_distribution))
+HTML(course.rejection_html(target_distribution, draft_distribution))
 
 # %% [markdown]
 # **Now move it.** The sliders are weights; each distribution is its three weights divided by their sum. Try to find a $p$ and a
@@ -89,7 +89,7 @@ HTML(step_html(target_distribution, draft_distribution))
 # - a residual with two tokens in it.
 
 # %%
-exactness_explorer()
+course.exactness_explorer()
 
 # %% [markdown]
 # ## 2. The proof on paper
@@ -213,9 +213,7 @@ print(
 # Beware of a plausible shortcut: "each kept token follows $p$, each correction follows $p$, so all do". Neither is true.
 
 # %% tags=["nbval-check-output"]
-from specdec_course.pictures.exactness import one_step
-
-step = one_step(target_distribution, draft_distribution)
+step = course.one_step(target_distribution, draft_distribution)
 print("kept drafts alone: ", *(f"{a / sum(step.accepted):.2f}" for a in step.accepted))
 print("corrections alone: ", *(f"{c:.2f}" for c in step.residual))
 print("both together:     ", *(f"{e:.2f}" for e in step.emitted))
@@ -278,7 +276,7 @@ print(f"a round and then the target, against the target alone: all {len(alone)} 
 from collections import Counter
 
 from specdec_ref import DraftModelDrafter, SpeculativeEngine
-from specdec_ref.models.scripted import ScriptedModel
+from specdec_ref.models import ScriptedModel
 from specdec_ref.proof import autoregressive_distribution, difference
 
 target = ScriptedModel(lambda tokens: [float(x) for x in target_after(tokens)], vocab_size=3)
@@ -309,11 +307,8 @@ print("largest difference to the target alone is below 1e-12:", difference(distr
 # Enumeration replaces the source of chance, so it cannot find a *bad* source: one that is seeded again in each round, or
 # a GPU kernel that uses one number twice. For those there is only one way: run it, count, compare.
 
+
 # %%
-from specdec_course.pictures.exactness import histogram_figure
-from specdec_course.pictures.plots import show
-
-
 def count(program, draws, seed=0):
     source, counts = Dice(seed), [0, 0, 0]
     for _ in range(draws):
@@ -324,7 +319,10 @@ def count(program, draws, seed=0):
 counts = {n: count(speculative_token, n) for n in (30, 1_000, 100_000)}
 words = "; ".join(f"{n:,} draws: {', '.join(f'{c / n:.3f}' for c in counted)}" for n, counted in counts.items())
 print(words, f"  (your guess for token 2: {my_guess_token_2})")
-show(histogram_figure(target_distribution, counts), alt=f"Shares of the tokens, beside p = 0.6, 0.3, 0.1. {words}.")
+course.show(
+    course.histogram_figure(target_distribution, counts),
+    alt=f"Shares of the tokens, beside p = 0.6, 0.3, 0.1. {words}.",
+)
 
 # %% [markdown]
 # It converges. It always does, to something. The question is whether you can tell $p$ from something else.
@@ -417,8 +415,6 @@ print("enumerated:", *sloppy_distribution, " as decimals:", *map(float, sloppy_d
 # %%
 import numpy as np
 
-from specdec_course.pictures.exactness import convergence_figure
-
 generator = np.random.default_rng(0)
 right, sloppy, article = (
     np.array([float(x) for x in distribution]) for distribution in (p, sloppy_distribution, article_distribution)
@@ -438,8 +434,8 @@ programs = {"the rule": right, "wrong in 2 of 100": sloppy, "the article's rule"
 lines = {name: [median_distance(distribution, n) for n in marks] for name, distribution in programs.items()}
 limits = {name: np.abs(distribution - right).sum() / 2 for name, distribution in programs.items()}
 ends = "; ".join(f"{name} ends at {line[-1]:.5f}, exact {limits[name]:.3f}" for name, line in lines.items())
-show(
-    convergence_figure(marks, lines, limits),
+course.show(
+    course.convergence_figure(marks, lines, limits),
     alt=f"Total variation to p after 10 to {marks[-1]:,} draws: {ends}.",
 )
 
@@ -493,15 +489,14 @@ print(f"and in {blamed:.1%} of the runs of the correct one, where it should be a
 # day and must not cry wolf. The dashed lines are the package's `power`, a formula (noncentral chi-square).
 
 # %%
-from specdec_course.pictures.exactness import power_figure
 from specdec_ref.proof import draws_needed, power
 
 draws = [1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 500_000, 1_000_000, 2_000_000]
 sizes = {"size 1%": 0.01, "size one in a million": 1e-6}
 seen = {name: [alarm_rate(sloppy, n, size) for n in draws] for name, size in sizes.items()}
 computed = {name: [power(sloppy, right, n, size) for n in draws] for name, size in sizes.items()}
-show(
-    power_figure(draws, seen, computed),
+course.show(
+    course.power_figure(draws, seen, computed),
     alt="Share of runs in which the fault is found, by experiment. "
     + "; ".join(f"{name}: " + ", ".join(f"{n:,}: {r:.0%}" for n, r in zip(draws, seen[name])) for name in sizes),
 )
@@ -643,7 +638,7 @@ for rule in ("token", "block"):
 # %%
 import torch
 
-from specdec_ref.verify.block import expected_accepted
+from specdec_ref.verify import expected_accepted
 
 
 def token_and_block(p, q, gamma):
@@ -719,10 +714,9 @@ for rule in ("token", "lossy-leniency", "lossy-typical"):
 # %%
 from specdec_ref import NGramDrafter, load_model
 from specdec_ref.measure import compare_greedy
-from specdec_ref.prompts import prompt
 
 models = {dtype: load_model(dtype=dtype) for dtype in ("bfloat16", "float32")}
-chosen = [prompt(name) for name in ("translation-1", "code-2", "rewrite-1")]
+chosen = [course.prompt(name) for name in ("translation-1", "code-2", "rewrite-1")]
 kinds = {}
 for dtype, model in models.items():
     plain, speculative = SpeculativeEngine(model, gamma=0), SpeculativeEngine(model, NGramDrafter(), gamma=8)
@@ -748,8 +742,8 @@ for dtype in models:
 # the pass, too; here it is taken from one pass over everything.)
 
 # %%
-from specdec_ref.engine.prompt import encode_prompt
-from specdec_ref.measure.neartie import logits_by_shape
+from specdec_ref import encode_prompt
+from specdec_ref.measure import logits_by_shape
 
 request, model = chosen[0], models["bfloat16"]
 ids = encode_prompt(request.messages, model)
@@ -792,7 +786,7 @@ for dtype, rows in by_width.items():
 # the default model, in 4 bits where this machine can:
 
 # %%
-from specdec_ref.measure.neartie import WIDTHS
+from specdec_ref.measure import WIDTHS
 
 default = load_model()
 # Without the pass over the whole prompt: so many rows take other kernels.

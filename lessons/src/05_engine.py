@@ -39,13 +39,12 @@ my_guess_text_changes = True
 # %%
 import torch
 
-from specdec_ref import load_model
-from specdec_ref.engine.prompt import encode_prompt
-from specdec_ref.prompts import prompt
+import specdec_course as course
+from specdec_ref import encode_prompt, load_model
 
 target = load_model(dtype="float32")
 tokenizer = target.tokenizer
-rewrite, chat = (encode_prompt(prompt(name).messages, target) for name in ("rewrite-1", "chat-1"))
+rewrite, chat = (encode_prompt(course.prompt(name).messages, target) for name in ("rewrite-1", "chat-1"))
 print(f"rewrite: {len(rewrite)} tokens, chat: {len(chat)} tokens; the end-of-text token is {target.eos_token_ids}")
 
 
@@ -248,8 +247,6 @@ print("the same tokens as plain decoding" if mine == plain else "NOT the tokens 
 # %%
 from IPython.display import HTML
 
-from specdec_course.pictures.diverge import diverging_html
-
 
 def count_all_that_agree(drafted, best):
     return sum(d == b for d, b in zip(drafted, best))
@@ -259,7 +256,7 @@ wrong, wrong_rounds = generate(target, lookup, rewrite, 48, accept=count_all_tha
 print(f"passes: {len(rounds)} right, {len(wrong_rounds)} with the bug")
 print(f"accepted: {sum(a for _, a in rounds)} right, {sum(a for _, a in wrong_rounds)} with the bug")
 print(f"by these numbers the broken engine looks {'better' if len(wrong_rounds) < len(rounds) else 'no better'}")
-HTML(diverging_html({"plain decoding": plain, "bug 1": wrong}, tokenizer))
+HTML(course.diverging_html({"plain decoding": plain, "bug 1": wrong}, tokenizer))
 
 # %% [markdown]
 # The nastiest kind. The text is fluent: it jumps over a passage, and no reader who doesn't know the original would see it.
@@ -308,7 +305,7 @@ for name, variant in variants.items():
     print(f"{name:33} {same}; {found}, cache error {max(errors):.1e}")
 
 # %%
-HTML(diverging_html({k: v for k, v in texts.items() if k == "plain decoding" or v != plain[:30]}, tokenizer))
+HTML(course.diverging_html({k: v for k, v in texts.items() if k == "plain decoding" or v != plain[:30]}, tokenizer))
 
 # %% [markdown]
 # Compare the two columns of the table. The *cache error* separates right from wrong by several powers of ten, in the very
@@ -324,7 +321,7 @@ HTML(diverging_html({k: v for k, v in texts.items() if k == "plain decoding" or 
 # %%
 chat_plain = decode_plain(target, chat, 40)
 chat_hole, _ = generate(target, lookup, chat, 16, roll_back=truncate_by(-1))
-HTML(diverging_html({"plain decoding": chat_plain[:16], "bug 4 on open chat": chat_hole}, tokenizer))
+HTML(course.diverging_html({"plain decoding": chat_plain[:16], "bug 4 on open chat": chat_hole}, tokenizer))
 
 # %% [markdown]
 # Where the two part, the model has lost the last token of its *prompt*, and everything behind it has moved up by one place.
@@ -342,7 +339,7 @@ full_stop = (tokenizer.encode(".")[-1],)
 one_sentence, _ = generate(target, lookup, rewrite, 48, eos=full_stop)
 passed_over, _ = generate(target, lookup, rewrite, 48, eos=full_stop, cut=lambda emitted, eos: emitted)
 print(f"{len(one_sentence)} tokens, and {len(passed_over)} with the bug")
-HTML(diverging_html({"cut at the first stop": one_sentence, "bug 5": passed_over}, tokenizer))
+HTML(course.diverging_html({"cut at the first stop": one_sentence, "bug 5": passed_over}, tokenizer))
 
 # %% [markdown]
 # It depends on where in a round the stop falls: at the end of a block all is well. So one text proves nothing; the test
@@ -350,7 +347,7 @@ HTML(diverging_html({"cut at the first stop": one_sentence, "bug 5": passed_over
 # **scripted model**, whose distribution you write yourself. This one counts, $5, 6, 7, \ldots$, and its drafter knows.
 
 # %%
-from specdec_ref.models.scripted import ScriptedModel
+from specdec_ref.models import ScriptedModel
 
 
 def count_up(tokens):
@@ -439,11 +436,8 @@ said = "the text changes" if my_guess_text_changes else "the text stays the same
 print(f"your guesses: {my_guess_passes} passes, {my_guess_passes_with_the_slip} with the bug, and {said}")
 
 # %%
-from specdec_course.pictures.plots import show
-from specdec_course.pictures.rounds import rounds_figure
-
-show(
-    rounds_figure({"right": full_rounds, "bug 7, a hole in the draft's cache": slip_rounds}),
+course.show(
+    course.rounds_figure({"right": full_rounds, "bug 7, a hole in the draft's cache": slip_rounds}),
     alt="Tokens of each round with the target as its own draft. Right: "
     f"{len(full_rounds)} rounds, accepted {[a for _, a in full_rounds]}. "
     f"With the hole: {len(slip_rounds)} rounds, accepted {[a for _, a in slip_rounds]}.",
@@ -526,15 +520,14 @@ for name, rule in (("with the residual", verify_tokenwise), ("bug 8: without it"
 # streaming, statistics, errors that help. Does it write what yours writes?
 
 # %%
-from specdec_course.pictures.rounds import record_rounds
 from specdec_ref import DraftModelDrafter, NGramDrafter, SpeculativeEngine
 from specdec_ref.measure import compare_greedy
 
 by_lookup = SpeculativeEngine(target, NGramDrafter(max_ngram=2, min_ngram=2), gamma=4)
 by_itself = SpeculativeEngine(target, DraftModelDrafter(target), gamma=4)
 
-lookup_run, lookup_steps = record_rounds(by_lookup, rewrite, max_new_tokens=48, eos_token_id=None)
-itself_run, itself_steps = record_rounds(by_itself, chat, max_new_tokens=40, eos_token_id=None)
+lookup_run, lookup_steps = course.record_rounds(by_lookup, rewrite, max_new_tokens=48, eos_token_id=None)
+itself_run, itself_steps = course.record_rounds(by_itself, chat, max_new_tokens=40, eos_token_id=None)
 
 # %%
 for name, ours, theirs, start in (
@@ -554,7 +547,7 @@ print("rounds of the lookup run:", "the same, too" if their_rounds == rounds els
 # The parts fit, too. Your rule of section 9 runs in the package's engine, on SmolLM2, with the same seed:
 
 # %%
-from specdec_ref.verify import Verdict
+from specdec_ref import Verdict
 
 
 def my_rule(proposal, p, source):
@@ -578,18 +571,16 @@ print("same tokens with your rule and the package's:", sampled[0].tokens == samp
 # Here is one round as the engine saw it. First the round in which lookup erred.
 
 # %%
-from specdec_course.pictures.rounds import round_html, stepper
-
 rejected = [i for i, s in enumerate(lookup_steps) if s.origin == "corrected"]
 shown = rejected[0] if rejected else 0
-HTML(round_html(lookup_steps[shown], tokenizer, f"lookup, round {shown + 1} of {len(lookup_steps)}"))
+HTML(course.round_html(lookup_steps[shown], tokenizer, f"lookup, round {shown + 1} of {len(lookup_steps)}"))
 
 # %% [markdown]
 # Now go through both runs. Watch the last column of the small table. For the target it is 1 after *every* round: the
 # sentence of section 1. For the draft model it is 2 after a round in which all went well: the token of bug 7, on its way.
 
 # %%
-stepper({"lookup, rewrite": lookup_steps, "target as its own draft, chat": itself_steps}, tokenizer)
+course.round_stepper({"lookup, rewrite": lookup_steps, "target as its own draft, chat": itself_steps}, tokenizer)
 
 # %% [markdown]
 # ## 12. Where the time goes
@@ -598,15 +589,15 @@ stepper({"lookup, rewrite": lookup_steps, "target as its own draft, chat": itsel
 # largest for lookup, and which where a model of the target's size drafts four tokens a round? Say it before you run.
 
 # %%
-from specdec_course.pictures.rounds import time_shares, times_figure
-
 runs = {"lookup": lookup_run.stats, "target drafts for itself": itself_run.stats}
-words = {n: ", ".join(f"{part} {x:.1%}" for part, x in time_shares(s).items()) for n, s in runs.items()}
-show(times_figure(runs), alt="Shares of a round's time. " + "; ".join(f"{n}: {w}" for n, w in words.items()))
+words = {n: ", ".join(f"{part} {x:.1%}" for part, x in course.time_shares(s).items()) for n, s in runs.items()}
+course.show(
+    course.times_figure(runs), alt="Shares of a round's time. " + "; ".join(f"{n}: {w}" for n, w in words.items())
+)
 
 # %%
 for name, s in runs.items():
-    shares = time_shares(s)
+    shares = course.time_shares(s)
     largest = max(shares, key=shares.get)
     print(f"{name:25} {words[name]}: {largest} takes the most; {s.tokens_per_round:.2f} tokens a round")
 
@@ -713,9 +704,7 @@ except RuntimeError as error:
 # engine:
 
 # %%
-from specdec_course.article.table import claims_html
-
-HTML(claims_html(*range(20, 28)))
+HTML(course.claims_html(*range(20, 28)))
 
 # %% [markdown]
 # ## Check yourself

@@ -24,8 +24,8 @@ import random
 
 import numpy as np
 
+from specdec_course import new_figure, show
 from specdec_course.checks import rejection as checks
-from specdec_course.pictures.plots import new_figure, show
 from specdec_ref.proof import draws_needed, enumerate_distribution, g_test, power
 
 

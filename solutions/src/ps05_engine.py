@@ -46,7 +46,7 @@ from typing import Any, NamedTuple
 import torch
 
 from specdec_course.checks import engine as checks
-from specdec_ref.models.scripted import ScriptedModel
+from specdec_ref.models import ScriptedModel
 
 
 def distribution(logits, temperature):

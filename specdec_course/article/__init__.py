@@ -1,1 +1,1 @@
-"""The article that the course grows from: its claims, and what settles each."""
+"""The article that the course grew out of: its claims, and what settles each of them."""

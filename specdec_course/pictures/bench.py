@@ -1,4 +1,4 @@
-"""The benchmark as a picture: ratios by domain, each with its interval."""
+"""The benchmark's record as a picture: speedups by domain, each with its confidence interval."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from specdec_ref.bench.run import comparisons, ratio
 
 
 def bench_figure(record: Mapping[str, Any], pairs: Sequence[tuple[str, str, str]] | None = None) -> Figure:
-    """A row for each comparison: a mark for each domain, their geometric mean in black, 95% intervals.
+    """A row per comparison, a mark per domain and their geometric mean in black, with 95% confidence intervals.
 
-    Left decoding alone, right with the prefill. Raises ValueError where there is nothing to compare.
+    Left panel: decoding alone; right panel: prefill included. Raises ValueError if there is nothing to compare.
     """
     pairs = comparisons(record) if pairs is None else pairs
     if not pairs:
@@ -25,7 +25,7 @@ def bench_figure(record: Mapping[str, Any], pairs: Sequence[tuple[str, str, str]
     figure, axes = new_figure(11, 1.6 + 0.8 * len(pairs), columns=2)
     for ax, what, words in zip(axes, ("tpot", "total"), ("decoding alone", "prefill included"), strict=True):
         _column(ax, record, pairs, what)
-        ax.set_xlabel(f"times as fast, {words}")
+        ax.set_xlabel(f"speedup, {words}")
     axes[0].set_yticks(range(len(pairs)), [words for _, _, words in pairs])
     axes[1].set_yticks(range(len(pairs)), [""] * len(pairs))
     handles, labels = axes[0].get_legend_handles_labels()
@@ -60,7 +60,7 @@ def _column(ax: Any, record: Mapping[str, Any], pairs: Sequence[tuple[str, str, 
 
 
 def main(record: str, picture: str) -> None:
-    """Draw the record `specdec bench --out` wrote into a PNG file: `python -m specdec_course.pictures.bench IN OUT`."""
+    """Draw a record of `specdec bench --out` as a PNG file: `python -m specdec_course.pictures.bench IN OUT`."""
     figure = bench_figure(json.loads(Path(record).read_text(encoding="utf-8")))
     figure.savefig(picture, format="png", dpi=130, metadata={"Software": None})
 

@@ -1,4 +1,4 @@
-"""The key-value cache in pictures: its size by kind of attention, the time it saves, and the users it admits."""
+"""The key-value cache: its size by kind of attention, the time it saves, and the users that fit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from specdec_course.pictures.plots import BLACK, BLUE, GREEN, ORANGE, RED, SKY, new_figure, show
-from specdec_course.pictures.roofline import table_html
+from specdec_course.pictures.plots import BLACK, BLUE, GREEN, ORANGE, RED, SKY, new_figure, show, table_html
 from specdec_course.pictures.widgets import choice, explorer, slider
-from specdec_course.simulate.paging import draw_lengths, reservation
+from specdec_course.simulate import draw_lengths, reservation
 from specdec_ref.arithmetic import (
     Attention,
     LatentAttention,
@@ -51,9 +50,9 @@ KV_FORMATS = ("bf16", "fp8", "int8", "int4-g64")
 def step_seconds(
     model: CausalLM, lengths: Sequence[int], repeats: int = 4, clock: Clock = time.perf_counter
 ) -> dict[int, tuple[float, float]]:
-    """Seconds to get one more token behind `length` ones, with their cache and without any: medians, in turns.
+    """Seconds for one more token after each of `lengths`, (with a cache, without one): medians, measured in turns.
 
-    With the cache a pass takes in one token, without it all of them again.
+    With a cache the pass takes in one token, without one all of them again.
     """
     ids = torch.arange(max(lengths) + 1, device=model.device) % model.vocab_size
     caches = {n: model.new_cache(n + 1) for n in lengths}
@@ -75,34 +74,36 @@ def step_seconds(
 
 
 def step_time_figure(seconds: Mapping[int, tuple[float, float]]) -> Figure:
-    """Time of one step against the length of the text, with and without a cache."""
+    """Time for one more token against the length of the text, with and without a cache."""
     figure, (ax,) = new_figure(7.5, 3.8)
     n = sorted(seconds)
-    ax.plot(n, [1e3 * seconds[i][1] for i in n], color=RED, marker="s", ls="--", label="without: all tokens again")
+    ax.plot(
+        n, [1e3 * seconds[i][1] for i in n], color=RED, marker="s", ls="--", label="without a cache: all tokens again"
+    )
     ax.plot(n, [1e3 * seconds[i][0] for i in n], color=BLUE, marker="o", ls="-", label="with a cache: one token")
-    ax.set(xlabel="tokens already there", ylabel="ms for one more token", ylim=(0, None))
+    ax.set(xlabel="tokens so far", ylabel="ms for one more token", ylim=(0, None))
     ax.set_xticks(n)
     ax.legend()
     return figure
 
 
 def step_time_verdict(seconds: Mapping[int, tuple[float, float]]) -> str:
-    """What the cache was worth at the longest text, in words for either outcome."""
+    """What the cache saved at the longest text, in words for both outcomes."""
     n = max(seconds)
     with_cache, without = seconds[n]
     ratio = without / with_cache
     if ratio > 1.2:
-        return f"Behind {n:,} tokens the next one takes {ratio:.1f} times as long without the cache."
-    return f"Behind {n:,} tokens the cache made no clear difference here ({ratio:.2f}x): try longer texts."
+        return f"After {n:,} tokens, the next one takes {ratio:.1f} times as long without the cache."
+    return f"After {n:,} tokens, the cache made no clear difference here ({ratio:.2f}x): try longer texts."
 
 
 def attention_variants(shape: ModelShape) -> dict[str, ModelShape]:
-    """The same model with a key/value head for every query head, with as many as it has, and with a single one.
+    """The same model as MHA (a key/value head for every query head), as it is, and as MQA (a single one).
 
-    Raises ValueError for a model with latent attention, whose heads are no vectors in the cache.
+    Raises ValueError for a model with latent attention, which caches no heads.
     """
     if any(isinstance(layer.attention, LatentAttention) for layer in shape.layers):
-        raise ValueError(f"{shape.name} caches a latent, not heads: take a model with MHA, GQA or MQA")
+        raise ValueError(f"{shape.name} caches a latent, not heads: choose a model with MHA, GQA or MQA")
 
     def with_heads(count: int | None) -> ModelShape:
         layers = []
@@ -122,7 +123,7 @@ def attention_variants(shape: ModelShape) -> dict[str, ModelShape]:
 
 
 def attention_figure(sizes: Mapping[str, int]) -> Figure:
-    """Bytes that a token leaves in the cache, for each kind of attention; logarithmic."""
+    """Bytes in the cache per token, for each kind of attention, on a logarithmic axis."""
     figure, (ax,) = new_figure(8, 0.9 + 0.5 * len(sizes))
     by_kind = {"MHA": RED, "GQA": BLUE, "MQA": ORANGE, "MLA": GREEN}
     colours = [next((colour for kind, colour in by_kind.items() if kind in name), SKY) for name in sizes]
@@ -132,12 +133,12 @@ def attention_figure(sizes: Mapping[str, int]) -> Figure:
     ax.set_yticks(range(len(sizes)), list(sizes))
     ax.invert_yaxis()
     limits = min(sizes.values()) / 3, 6 * max(sizes.values())
-    ax.set(xscale="log", xlabel="bytes a token, 16 bit (logarithmic)", xlim=limits)
+    ax.set(xscale="log", xlabel="bytes per token, 16 bit (logarithmic)", xlim=limits)
     return figure
 
 
 def growth_figure(models: Sequence[str], chip: str = "h100-sxm", batch: int = 1, kv: str = "bf16") -> Figure:
-    """Size of the cache against the context of each sequence, for several models, beside a chip's memory."""
+    """Size of the cache against the context, for several models, beside a chip's memory."""
     contexts = [2**i for i in range(9, 18)]
     figure, (ax,) = new_figure(7.5, 4.4)
     for name in models:
@@ -147,7 +148,7 @@ def growth_figure(models: Sequence[str], chip: str = "h100-sxm", batch: int = 1,
     ax.axhline(capacity, color=BLACK, lw=1, ls=":")
     ax.annotate(f"memory of one {chip}: {capacity:g} GB", (contexts[0], capacity * 1.1), fontsize=9)
     ax.set_xscale("log", base=2)
-    ax.set(yscale="log", xlabel="tokens of each sequence", ylabel="GB of cache")
+    ax.set(yscale="log", xlabel="tokens per sequence", ylabel="GB of cache")
     ax.set_xticks(contexts[::2], [f"{n:,}" for n in contexts[::2]])
     ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=10)
     figure.set_figwidth(9.5)
@@ -155,20 +156,20 @@ def growth_figure(models: Sequence[str], chip: str = "h100-sxm", batch: int = 1,
 
 
 def cache_bar_figure(weights: float, cache: float, usable: float) -> Figure:
-    """Weights and caches against the usable memory of the chips, in bytes."""
+    """Weights and caches beside the usable memory of the chips, all in bytes."""
     figure, (ax,) = new_figure(8, 1.7)
     ax.barh([0], [weights / 1e9], color=SKY, height=0.5, label="weights")
     ax.barh([0], [cache / 1e9], left=[weights / 1e9], color=ORANGE, height=0.5, hatch="//", label="caches")
     ax.axvline(usable / 1e9, color=BLACK, ls="--", label="usable memory")
     ax.set_yticks([])
-    ax.set_xlabel("GB, on all chips together")
+    ax.set_xlabel("GB, all chips together")
     ax.set_xlim(0, 1.1 * max(usable, weights + cache) / 1e9)
     ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=10)
     return figure
 
 
 def cache_html(model: str, chip: str, chips: int, users: int, context: int, kv: str = "bf16") -> str:
-    """What `users` sequences of `context` tokens take beside 16-bit weights on `chips` chips, and how many fit."""
+    """Memory of `users` sequences of `context` tokens and 16-bit weights on `chips` chips, and how many users fit."""
     shape = model_shape(model)
     try:
         rank = shape.shard(chips)
@@ -179,14 +180,14 @@ def cache_html(model: str, chip: str, chips: int, users: int, context: int, kv: 
     weights = chips * room.weight_bytes
     fits = weights + cache <= chips * room.usable_bytes
     rows = [
-        ("a token leaves", f"{kv_bytes_per_token(shape, kv):,} bytes"),
-        (f"a user of {context:,} tokens", size_text(kv_bytes(shape, context, 1, kv))),
-        (f"{users:,} users", size_text(cache)),
+        ("cache per token", f"{kv_bytes_per_token(shape, kv):,} bytes"),
+        (f"cache of a user, {context:,} tokens", size_text(kv_bytes(shape, context, 1, kv))),
+        (f"caches of {users:,} users", size_text(cache)),
         ("weights", size_text(weights)),
         ("users that fit", f"{room.sequences:,}" if room.weights_fit else "none: the weights do not fit"),
     ]
     if chips * kv_bytes_per_token(rank, kv) > kv_bytes_per_token(shape, kv):
-        rows.insert(3, ("of that replicated", "keys and values that more than one chip has to hold"))
+        rows.insert(3, ("replicated in that", "keys and values that several chips hold"))
     verdict = "all fit" if fits else "they do not fit"
     alt = (
         f"{model} on {chips} {chip}: weights {weights / 1e9:,.1f} GB and caches {cache / 1e9:,.1f} GB of "
@@ -197,20 +198,20 @@ def cache_html(model: str, chip: str, chips: int, users: int, context: int, kv: 
 
 
 def cache_explorer(model: str = "llama-3-70b", chip: str = "h100-sxm") -> ipywidgets.VBox:
-    """Move model, chips, users, context and format of the cache, and see what fits."""
+    """Choose model, chips, users, context and cache format, and see what fits."""
     return explorer(
         cache_html,
         model=choice("model", MODELS, model),
         chip=choice("chip", list(accelerators()), chip),
         chips=choice("chips", (1, 2, 4, 8, 16), 8),
         users=slider("users", 64, 1, 1024),
-        context=slider("context (tokens of each)", 8192, 512, 131_072, 512),
+        context=slider("context (tokens per user)", 8192, 512, 131_072, 512),
         kv=choice("cache format", KV_FORMATS, "bf16"),
     )
 
 
 def users_rows(shape: ModelShape, chip: str, chips: int, contexts: Sequence[int]) -> list[tuple[str, ...]]:
-    """How many users fit, by context and by format of the cache, as text."""
+    """How many users fit, as text: a row per context, a column per cache format."""
     return [
         (f"{n:,}", *(f"{fit(shape, accelerator(chip), n, tp=chips, kv=kv).sequences:,}" for kv in KV_FORMATS))
         for n in contexts
@@ -218,9 +219,9 @@ def users_rows(shape: ModelShape, chip: str, chips: int, contexts: Sequence[int]
 
 
 def reserved_shares(max_len: int = 2048, n: int = 2000, seed: int = 0) -> dict[str, float]:
-    """Share of reserved slots that ever hold a token, by how a contiguous system reserves (Kwon et al. 2023).
+    """Share of reserved slots that ever hold a token, for each way of reserving contiguously (Kwon et al. 2023).
 
-    Lengths are drawn as in `draw_lengths`. "oracle" knows how long each answer will be.
+    Lengths come from `draw_lengths`. "oracle" knows the length of each answer in advance.
     """
     prompts, outputs = draw_lengths(n, np.random.default_rng(seed), max_len=max_len)
     used = int(prompts.sum() + outputs.sum())
@@ -231,13 +232,14 @@ def reserved_shares(max_len: int = 2048, n: int = 2000, seed: int = 0) -> dict[s
     return shares
 
 
-def reserved_figure(shares: Mapping[str, float], kept: Mapping[str, str]) -> Figure:
-    """Used and unused shares of what each policy reserves; `kept` names the policies."""
+def reserved_figure(shares: Mapping[str, float], names: Mapping[str, str]) -> Figure:
+    """Used and unused shares of what each policy reserves; `names` labels the policies."""
     figure, (ax,) = new_figure(8, 0.8 + 0.5 * len(shares))
-    names = [kept.get(policy, policy) for policy in shares]
+    labels = [names.get(policy, policy) for policy in shares]
     used = [100 * share for share in shares.values()]
-    ax.barh(names, used, color=GREEN, height=0.5, label="holds a token at last")
-    ax.barh(names, [100 - u for u in used], left=used, color=RED, hatch="//", alpha=0.5, height=0.5, label="never used")
+    ax.barh(labels, used, color=GREEN, height=0.5, label="holds a token in the end")
+    unused = [100 - u for u in used]
+    ax.barh(labels, unused, left=used, color=RED, hatch="//", alpha=0.5, height=0.5, label="never used")
     ax.invert_yaxis()
     ax.set_xlabel("% of the reserved slots")
     ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=10)
@@ -245,9 +247,9 @@ def reserved_figure(shares: Mapping[str, float], kept: Mapping[str, str]) -> Fig
 
 
 def allocated_bytes(kind: str, n_tokens: int = 10) -> tuple[int, int]:
-    """(estimated, allocated) bytes of a tiny model's cache: transformers fills it, the arithmetic counts it.
+    """(estimated, allocated) bytes of a tiny model's cache: the arithmetic estimates, transformers allocates.
 
-    kind: MHA, GQA or MQA. Raises KeyError for another.
+    kind: MHA, GQA or MQA; anything else raises KeyError.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging

@@ -1,4 +1,4 @@
-"""Pictures of lesson 04: a step taken apart, histograms that converge or do not, how often a test finds a fault."""
+"""Exactness: one draft taken apart, histograms and distances that converge or do not, the power of a test."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from matplotlib.figure import Figure
 from specdec_course.pictures.plots import BLACK, BLUE, GREEN, ORANGE, RED, SKY, new_figure, show
 from specdec_course.pictures.widgets import explorer, slider
 from specdec_ref.interfaces import Rule
-from specdec_ref.proof.rational import round_distribution
+from specdec_ref.proof import round_distribution
 
 
 class Step(NamedTuple):
-    """What becomes of one draft: for each token the mass that is emitted as a kept draft, and as a correction."""
+    """The two ways in which one draft leads to each token: probability of a kept draft, and of a correction."""
 
     accepted: list[float]
     corrected: list[float]
 
     @property
     def emitted(self) -> list[float]:
+        """The distribution of what is emitted."""
         return [a + c for a, c in zip(self.accepted, self.corrected, strict=True)]
 
     @property
     def residual(self) -> list[float]:
-        """The distribution of the correction; zeros where nothing is ever rejected."""
+        """The distribution of the correction; zeros if nothing is ever rejected."""
         rejected = sum(self.corrected)
         return [c / rejected if rejected > 0 else 0.0 for c in self.corrected]
 
 
 def one_step(p: Sequence[float], q: Sequence[float], rule: str | Rule = "token") -> Step:
-    """One draft from `q` through the production rule against `p`, every branch of it; distributions of equal length.
+    """Draft one token from `q` and verify it against `p` with the production rule, in every branch.
 
-    Raises ValueError where the lengths differ or a distribution does not sum to 1.
+    p, q: distributions of equal length. Raises ValueError if the lengths differ or a sum is not 1.
     """
     if len(p) != len(q) or any(abs(sum(distribution) - 1) > 1e-9 or min(distribution) < 0 for distribution in (p, q)):
-        raise ValueError(f"p and q need the same tokens and a sum of 1 each: {list(p)}, {list(q)}")
+        raise ValueError(f"p and q need equal lengths and a sum of 1 each: {list(p)}, {list(q)}")
     parts = ([0.0] * len(p), [0.0] * len(p))
     for (accepted, tokens), probability in round_distribution(rule, lambda _: p, lambda _: q).items():
         parts[0 if accepted else 1][tokens[0]] += probability
@@ -45,15 +46,14 @@ def one_step(p: Sequence[float], q: Sequence[float], rule: str | Rule = "token")
 
 
 def percent(distribution: Sequence[float]) -> str:
-    """A distribution in words: "60%, 30%, 10%"."""
+    """A distribution as text: "60%, 30%, 10%"."""
     return ", ".join(f"{100 * x:.0f}%" for x in distribution)
 
 
 def rejection_figure(p: Sequence[float], q: Sequence[float]) -> Figure:
-    """Three panels: p and q with the mass they share, the distribution of the correction, and what is emitted in its
-    two parts.
+    """Three panels: p, q and their overlap; the distribution of the correction; what is emitted, in two parts.
 
-    The last two come from the production rule, enumerated; p is marked again on what is emitted.
+    The second and third come from enumerating the production rule; p is marked on the third for comparison.
     """
     step, tokens = one_step(p, q), range(len(p))
     figure, (both, after, out) = new_figure(10.5, 3.9, columns=3)
@@ -61,9 +61,9 @@ def rejection_figure(p: Sequence[float], q: Sequence[float]) -> Figure:
     both.bar([x + 0.2 for x in tokens], q, 0.4, color=SKY, label="draft q")
     shared = [min(a, b) for a, b in zip(p, q, strict=True)]
     both.bar(tokens, shared, 0.8, fill=False, edgecolor=BLACK, hatch="///", label="min(p, q)")
-    both.set_title(f"accepted: {sum(step.accepted):.0%} of the drafts")
+    both.set_title(f"accepted: {sum(step.accepted):.0%} of drafts")
     after.bar(tokens, step.residual, 0.6, color=ORANGE, hatch="..", edgecolor=BLACK)
-    after.set_title(f"rejected: {sum(step.corrected):.0%}, then drawn from")
+    after.set_title(f"rejected: {sum(step.corrected):.0%}, redrawn from")
     out.bar(tokens, step.accepted, 0.6, color=BLUE, label="kept drafts")
     out.bar(
         tokens,
@@ -89,23 +89,23 @@ def rejection_figure(p: Sequence[float], q: Sequence[float]) -> Figure:
 
 
 def step_in_words(p: Sequence[float], q: Sequence[float]) -> str:
-    """The figure's numbers as a sentence."""
+    """The numbers of `rejection_figure` in words."""
     step = one_step(p, q)
     correction = f"corrections follow {percent(step.residual)}" if sum(step.corrected) > 0 else "no corrections"
     return (
-        f"Target p = {percent(p)}; draft q = {percent(q)}. Accepted {sum(step.accepted):.0%} of the drafts; "
+        f"Target p = {percent(p)}; draft q = {percent(q)}. {sum(step.accepted):.0%} of drafts accepted; "
         f"{correction}; emitted {percent(step.emitted)}."
     )
 
 
-def step_html(p: Sequence[float], q: Sequence[float]) -> str:
-    """The picture of a step, with its numbers above it and in its description."""
+def rejection_html(p: Sequence[float], q: Sequence[float]) -> str:
+    """`rejection_figure` with its numbers above it and in its description."""
     words = step_in_words(p, q)
     return f"<p>{words}</p>{show(rejection_figure(p, q), words).data}"
 
 
 def exactness_explorer(p: Sequence[int] = (6, 3, 1), q: Sequence[int] = (1, 3, 6)) -> ipywidgets.VBox:
-    """Move p and q, three tokens each, by weights of 0 to 10 that are divided by their sum."""
+    """Change p and q over three tokens, by weights from 0 to 10 that are divided by their sum."""
 
     def render(**weights: int) -> str:
         distributions = []
@@ -114,7 +114,7 @@ def exactness_explorer(p: Sequence[int] = (6, 3, 1), q: Sequence[int] = (1, 3, 6
             if sum(distribution) == 0:
                 return f"<p>All three weights of {name} are 0: raise one of them.</p>"
             distributions.append([w / sum(distribution) for w in distribution])
-        return step_html(*distributions)
+        return rejection_html(*distributions)
 
     sliders = {
         f"{name}{x}": slider(f"{name}: weight of token {x}", weights[x], 0, 10)
@@ -125,11 +125,14 @@ def exactness_explorer(p: Sequence[int] = (6, 3, 1), q: Sequence[int] = (1, 3, 6
 
 
 def histogram_figure(distribution: Sequence[float], counts: Mapping[int, Sequence[int]]) -> Figure:
-    """Frequencies after more and more draws, a panel for each number of draws, with the distribution marked on them."""
+    """Relative frequencies beside the distribution, one panel per number of draws.
+
+    counts: for each number of draws, how often each token came.
+    """
     figure, panels = new_figure(3.2 * len(counts), 3.2, columns=len(counts))
     tokens = range(len(distribution))
     for ax, (draws, counted) in zip(panels, counts.items(), strict=True):
-        ax.bar(tokens, [c / draws for c in counted], 0.6, color=BLUE, label="seen")
+        ax.bar(tokens, [c / draws for c in counted], 0.6, color=BLUE, label="observed")
         ax.plot(
             tokens, distribution, "D", color=ORANGE, markeredgecolor=BLACK, markersize=9, linestyle="none", label="p"
         )
@@ -145,10 +148,10 @@ def histogram_figure(distribution: Sequence[float], counts: Mapping[int, Sequenc
 def convergence_figure(
     draws: Sequence[int], distances: Mapping[str, Sequence[float]], limits: Mapping[str, float]
 ) -> Figure:
-    """TV between the frequencies and p over the number of draws, on two log axes; a distance of 0 has no place there.
+    """Total variation (TV) between frequencies and p against the number of draws, both axes logarithmic.
 
-    distances: for each program its TV after each of `draws`. limits: the exact TV of a program's distribution, where
-        not 0.
+    distances: for each program its TV after each of `draws`; a TV of 0 is left out. limits: for each program the exact
+        TV of its distribution, drawn as a line unless it is 0.
     """
     figure, (ax,) = new_figure(8, 4.2)
     for name, values in distances.items():
@@ -166,17 +169,17 @@ def convergence_figure(
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlabel("draws")
-    ax.set_ylabel("total variation to p")
+    ax.set_ylabel("total variation distance to p")
     ax.legend(loc="lower left")
     return figure
 
 
 def power_figure(
-    draws: Sequence[int], seen: Mapping[str, Sequence[float]], computed: Mapping[str, Sequence[float]]
+    draws: Sequence[int], observed: Mapping[str, Sequence[float]], computed: Mapping[str, Sequence[float]]
 ) -> Figure:
-    """How often a test raises the alarm, over the number of draws: as found by experiment, and as computed."""
+    """How often a test rejects, against the number of draws: in an experiment, and as computed."""
     figure, (ax,) = new_figure(8, 3.9)
-    for (name, rates), colour, marker in zip(seen.items(), (RED, BLUE, GREEN), "os^", strict=False):
+    for (name, rates), colour, marker in zip(observed.items(), (RED, BLUE, GREEN), "os^", strict=False):
         ax.plot(draws, rates, color=colour, marker=marker, linestyle="none", markersize=8, label=f"{name}: experiment")
         ax.plot(draws, computed[name], color=colour, linestyle="--", marker="", label=f"{name}: computed")
     ax.axhline(0.99, color=BLACK, linewidth=1, linestyle=":")
@@ -184,6 +187,6 @@ def power_figure(
     ax.set_xscale("log")
     ax.set_ylim(0, 1.05)
     ax.set_xlabel("draws")
-    ax.set_ylabel("share of runs with an alarm")
+    ax.set_ylabel("share of runs in which the test rejects")
     ax.legend(loc="center left")
     return figure

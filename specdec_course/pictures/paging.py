@@ -1,7 +1,7 @@
-"""The block table in pictures: a pool as it stands, recorded step by step, and what the memory is used for.
+"""Paging: pictures of a block pool, recorded step by step, and of what the memory is used for.
 
-`pool_figure` and `pool_words` are pure functions of a pool, its tables and what lies in its slots; the stepper only
-chooses among pictures that were recorded.
+`pool_figure` and `pool_words` are pure functions of a pool, its tables and the contents of its slots; the stepper only
+chooses among recorded states.
 """
 
 from __future__ import annotations
@@ -15,12 +15,25 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from specdec_course.pictures.plots import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, YELLOW, new_figure, show
+from specdec_course.pictures.plots import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    LIGHT_GREY,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    YELLOW,
+    new_figure,
+    show,
+)
 from specdec_course.pictures.widgets import explorer, slider
-from specdec_course.simulate.paging import Waste
-from specdec_ref.cache.block_pool import BlockPool, OutOfBlocks
+from specdec_course.simulate import Waste
+from specdec_ref.cache import BlockPool, OutOfBlocks
 
-COLOURS = (SKY, ORANGE, GREEN, PURPLE, YELLOW)
+SEQUENCE_COLOURS = (SKY, ORANGE, GREEN, PURPLE, YELLOW)
 EMPTY = "·"
 _PER_ROW = 4  # blocks in a row of the picture
 _WASTE = (
@@ -28,16 +41,16 @@ _WASTE = (
     ("reserved", "will hold one later", SKY, "//"),
     ("internal", "never will", RED, "xx"),
     ("external", "lost to the allocator", ORANGE, ".."),
-    ("free", "free, too little for the next request", "#d9d9d9", ""),
+    ("free", "free, too few for the next request", LIGHT_GREY, ""),
 )
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class PoolSnapshot:
     """A pool after one operation.
 
-    title: the operation. tables: the block table of each living sequence, by name. lengths: its
-    tokens. slots: for each block the token in each slot, also of a sequence that is gone; EMPTY where none ever was.
+    title: the operation in words. tables: the block table of each live sequence, by name. lengths: its length in
+        tokens. slots: the letter in each slot of each block, left over from a finished sequence or not; EMPTY if none.
     """
 
     title: str
@@ -47,10 +60,11 @@ class Snapshot:
     slots: list[list[str]]
 
 
-class Recorder:
-    """Sequences of one-letter tokens on a `BlockPool`; each operation leaves a `Snapshot`.
+class PoolRecorder:
+    """Sequences of one-letter tokens in a `BlockPool`; each operation records a `PoolSnapshot`.
 
-    Letters stand where the keys and values of that token would. Raises what the pool raises, and then records nothing.
+    A letter stands for the keys and values of its token. An operation that the pool refuses raises what the pool
+    raises, changes nothing and records nothing.
     """
 
     def __init__(self, num_blocks: int = 8, block_size: int = 4) -> None:
@@ -58,13 +72,16 @@ class Recorder:
         self.tables: dict[str, list[int]] = {}
         self.texts: dict[str, str] = {}
         self.slots = [[EMPTY] * block_size for _ in range(num_blocks)]
-        self.snapshots: list[Snapshot] = []
+        self.snapshots: list[PoolSnapshot] = []
         self._record(f"the pool: {num_blocks} blocks of {block_size} slots, all free")
 
     def start(self, name: str, text: str) -> None:
-        """A new sequence: known blocks of its prefix are taken over, the rest is written."""
+        """Start a sequence: blocks of its prefix that the pool knows are reused, the rest is written.
+
+        Raises ValueError if the name is taken.
+        """
         if name in self.tables:
-            raise ValueError(f"{name!r} is in the pool already: choose another name, or free it first")
+            raise ValueError(f"{name!r} is already in the pool: choose another name, or free it first")
         table = self.pool.reuse_prefix(_tokens(text))
         known = len(table) * self.pool.block_size
         try:
@@ -77,26 +94,26 @@ class Recorder:
         self._record(f'start {name} with "{text}"{hit}{note}')
 
     def append(self, name: str, text: str) -> None:
-        """More tokens for a sequence; a shared block that they would go into is copied first."""
+        """Append tokens to a sequence; a shared block is copied before it is written."""
         note = self._write(self.tables[name], self.texts[name], text)
         self.texts[name] += text
         self._record(f'append "{text}" to {name}{note}')
 
     def fork(self, name: str, twin: str) -> None:
-        """A second sequence over the same blocks."""
+        """Start a second sequence on the same blocks. Raises ValueError if its name is taken."""
         if twin in self.tables:
-            raise ValueError(f"{twin!r} is in the pool already: choose another name")
+            raise ValueError(f"{twin!r} is already in the pool: choose another name")
         self.tables[twin], self.texts[twin] = self.pool.share(self.tables[name]), self.texts[name]
         self._record(f"fork {name} as {twin}; no block is copied")
 
     def free(self, name: str) -> None:
-        """A sequence gives back its blocks."""
+        """End a sequence and release its blocks."""
         self.pool.free(self.tables.pop(name))
         del self.texts[name]
         self._record(f"free {name}")
 
     def _write(self, table: list[int], before: str, new: str) -> str:
-        """Put `new` into the slots behind `before`; returns what had to happen for it."""
+        """Write `new` into the slots after `before`; returns a note on blocks copied or evicted for it."""
         size = self.pool.block_size
         hashed = [block.id for block in self.pool.blocks if block.hash is not None]
         copies = self.pool.extend(table, len(before), len(before) + len(new))
@@ -111,12 +128,12 @@ class Recorder:
 
     def _record(self, title: str) -> None:
         lengths = {name: len(text) for name, text in self.texts.items()}
-        self.snapshots.append(Snapshot(title, *copy.deepcopy((self.pool, self.tables, lengths, self.slots))))
+        self.snapshots.append(PoolSnapshot(title, *copy.deepcopy((self.pool, self.tables, lengths, self.slots))))
 
 
-def tour() -> list[Snapshot]:
-    """Everything that can happen to a block, on eight blocks of four slots."""
-    r = Recorder()
+def pool_tour() -> list[PoolSnapshot]:
+    """Everything that can happen to a block, in a pool of eight blocks of four slots."""
+    r = PoolRecorder()
     r.start("A", "once upon")
     r.append("A", " a")
     r.fork("A", "B")
@@ -132,7 +149,7 @@ def tour() -> list[Snapshot]:
 
 
 def owners(tables: Mapping[str, Sequence[int]], block: int) -> list[str]:
-    """Names of the sequences whose tables hold a block."""
+    """Names of the sequences whose block tables contain `block`."""
     return [name for name, table in tables.items() if block in table]
 
 
@@ -144,11 +161,11 @@ def pool_figure(
     colours: Mapping[str, str] | None = None,
     title: str = "",
 ) -> Figure:
-    """The block tables, the physical blocks coloured by who holds them, and the free queue in order.
+    """The block tables, the physical blocks in the colours of the sequences that hold them, and the free queue.
 
-    tables: the block table of each sequence. lengths: its tokens; what lies in slots behind them is nobody's, and grey.
-    slots: what lies in each slot of each block; None shows which are in use, and no more.
-    colours: by sequence; None takes those of `COLOURS` in turn. A # marks a block that can be found by its hash.
+    tables: the block table of each sequence. lengths: its length in tokens; slots past it are stale, and grey.
+    slots: the letter in each slot of each block; None marks the slots in use instead.
+    colours: by sequence; None assigns them. A # marks a block that can be found by its hash.
     """
     shades = colours or sequence_colours([tables])
     size = pool.block_size
@@ -175,7 +192,7 @@ def pool_figure(
         _box(ax, x, top + 0.6, 3.8, 1.0, [shades[h] for h in holders])
         step = 3.8 / size
         for i, letter in enumerate(contents[block.id]):
-            colour = BLACK if block.id * size + i in live else "#8a8a8a"
+            colour = BLACK if block.id * size + i in live else GREY
             shown, at = "␣" if letter == " " else letter, (x + step * (i + 0.5), top + 1.1)
             ax.text(*at, shown, ha="center", va="center", color=colour, family="DejaVu Sans Mono")
             if i:
@@ -183,7 +200,7 @@ def pool_figure(
                     [x + step * i] * 2, [top + 0.6, top + 1.6], color="white", linewidth=1, linestyle="-", marker=""
                 )
     y += 2.1 * rows + 0.2
-    ax.text(0.3, y + 0.45, "free queue, next to be handed out first:" if pool.num_free else "free queue: empty")
+    ax.text(0.3, y + 0.45, "free queue, next block to be allocated first:" if pool.num_free else "free queue: empty")
     for i, free in enumerate(pool.free_queue):
         label = f"{free} #" if pool.blocks[free].hash else str(free)
         _box(ax, 0.3 + 1.1 * i, y + 0.7, 1.0, 0.8, [], label)
@@ -203,12 +220,12 @@ def pool_words(pool: BlockPool, tables: Mapping[str, Sequence[int]], title: str 
 
 
 def sequence_colours(tables: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, str]:
-    """A colour for each sequence that occurs in any of several states, so that it keeps it from step to step."""
+    """A colour for each sequence that occurs in any of several states, the same in all of them."""
     names = dict.fromkeys(name for state in tables for name in state)
-    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    return {name: SEQUENCE_COLOURS[i % len(SEQUENCE_COLOURS)] for i, name in enumerate(names)}
 
 
-def snapshot_html(snapshots: Sequence[Snapshot], step: int) -> str:
+def snapshot_html(snapshots: Sequence[PoolSnapshot], step: int) -> str:
     """Picture and words of one recorded step, counted from 1."""
     s = snapshots[step - 1]
     figure = pool_figure(s.pool, s.tables, s.lengths, s.slots, sequence_colours([x.tables for x in snapshots]), s.title)
@@ -217,13 +234,13 @@ def snapshot_html(snapshots: Sequence[Snapshot], step: int) -> str:
     return f"<p><b>step {step} of {len(snapshots)}</b>: {counts}</p>{show(figure, words).data}"
 
 
-def pool_stepper(snapshots: Sequence[Snapshot]) -> ipywidgets.VBox:
-    """Go through recorded steps with a slider."""
+def pool_stepper(snapshots: Sequence[PoolSnapshot]) -> ipywidgets.VBox:
+    """Step through recorded states with a slider."""
     return explorer(lambda step: snapshot_html(snapshots, step), step=slider("step", 1, 1, len(snapshots)))
 
 
 def waste_figure(runs: Mapping[str, Waste]) -> Figure:
-    """What the memory of each system is used for, and beside each bar how many requests ran at a time."""
+    """What the memory of each system is used for; beside each bar, how many requests ran at a time."""
     figure, (ax,) = new_figure(9, 1.5 + 0.55 * len(runs))
     left = [0.0] * len(runs)
     for field, label, colour, hatch in _WASTE:
@@ -250,10 +267,10 @@ def waste_words(runs: Mapping[str, Waste]) -> str:
 
 
 def block_size_figure(used: Mapping[int, float], batch: Mapping[int, float]) -> Figure:
-    """Utilisation of the blocks held, and the batch that fits, against the block size."""
+    """Two panels against the block size: utilisation of the blocks held, and requests that run at a time."""
     figure, (left, right) = new_figure(9, 3.3, columns=2)
     left.plot(list(used), [100 * u for u in used.values()], color=BLUE, marker="o", linestyle="-")
-    left.set(ylabel="slots in blocks that hold a token, %", ylim=(0, 102))
+    left.set(ylabel="allocated slots that hold a token, %", ylim=(0, 102))
     right.plot(list(batch), list(batch.values()), color=RED, marker="s", linestyle="--")
     right.set(ylabel="requests that run at a time", ylim=(0, 1.1 * max(batch.values())))
     for ax, sizes in ((left, used), (right, batch)):
@@ -268,7 +285,7 @@ def _tokens(text: str) -> list[int]:
 
 
 def _box(ax: Axes, x: float, y: float, width: float, height: float, colours: Sequence[str], label: str = "") -> None:
-    """A frame in stripes of several colours, or in none, with a label."""
+    """A box striped in several colours, or empty with a dotted frame, with a label."""
     for i, colour in enumerate(colours):
         stripe = height / len(colours)
         ax.add_patch(Rectangle((x, y + i * stripe), width, stripe, facecolor=colour, edgecolor="none", alpha=0.75))

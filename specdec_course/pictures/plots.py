@@ -1,18 +1,19 @@
-"""Pictures of the lessons: one style, safe for all eyes, each with its words."""
+"""Figures and tables in one style: colours that everybody can tell apart, and a description with every picture."""
 
 from __future__ import annotations
 
 import base64
 import html
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib
 from cycler import cycler
 from IPython.display import HTML
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Okabe and Ito's colours; marker and line style change too, so that no line is told apart by colour alone.
+# Okabe and Ito's colours. Marker and line style differ as well, so that colour is never the only difference.
 BLUE, ORANGE, GREEN, YELLOW, SKY, RED, PURPLE, BLACK = (
     "#0072B2",
     "#E69F00",
@@ -23,13 +24,17 @@ BLUE, ORANGE, GREEN, YELLOW, SKY, RED, PURPLE, BLACK = (
     "#CC79A7",
     "#000000",
 )
+GREY, LIGHT_GREY = "#808080", "#D9D9D9"
 CYCLE = cycler(color=[BLUE, RED, GREEN, ORANGE, PURPLE, SKY, BLACK]) + cycler(
     marker=["o", "s", "^", "D", "v", "P", "X"], linestyle=["-", "--", "-.", ":", "-", "--", "-."]
 )
 
 
-def new_figure(width: float = 7.5, height: float = 3.8, columns: int = 1) -> tuple[Figure, list]:
-    """A figure and its axes, in the style of the course; sizes in inches. It belongs to no global state."""
+def new_figure(width: float = 7.5, height: float = 3.8, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure and its axes side by side, in the style of the course; sizes in inches.
+
+    It is not registered with pyplot, so that nothing shows it twice and nothing has to close it.
+    """
     with matplotlib.rc_context({"axes.prop_cycle": CYCLE, "font.size": 11}):
         figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.subplots(1, columns, squeeze=False)[0].tolist()
@@ -40,9 +45,9 @@ def new_figure(width: float = 7.5, height: float = 3.8, columns: int = 1) -> tup
 
 
 def show(figure: Figure, alt: str) -> HTML:
-    """The figure as HTML with a description that screen readers find and that stands in for it when it is missing.
+    """The figure as HTML, with a description for screen readers and for places where pictures are missing.
 
-    Raises ValueError without a description.
+    Raises ValueError where the description is empty.
     """
     if not alt.strip():
         raise ValueError("describe the figure in words: give alt")
@@ -54,8 +59,21 @@ def show(figure: Figure, alt: str) -> HTML:
     )
 
 
+def table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A plain HTML table; the first column is aligned left, the others right."""
+    lines = [head, *rows]
+    cells = [
+        "".join(
+            f"<{tag} style='text-align: {'left' if i == 0 else 'right'}'>{html.escape(str(cell))}</{tag}>"
+            for i, cell in enumerate(line)
+        )
+        for tag, line in zip(["th", *["td"] * len(rows)], lines, strict=True)
+    ]
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+
 def ratio_figure(names: Sequence[str], ratios: Sequence[Sequence[float]], guesses: Sequence[float] = ()) -> Figure:
-    """Speedups of several races: every pair of runs as a dot, the median as a bar, a learner's guesses as crosses."""
+    """Speedups of several races: a dot for each pair of runs, a bar for the median, a cross for the learner's guess."""
     figure, (ax,) = new_figure(7.5, 1.3 + 0.7 * len(names))
     for y, values in enumerate(ratios):
         ordered = sorted(values)
@@ -71,22 +89,21 @@ def ratio_figure(names: Sequence[str], ratios: Sequence[Sequence[float]], guesse
     ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()
     ax.set_xlim(left=0)
-    ax.set_xlabel("times as fast as plain decoding (dashed: equally fast)")
+    ax.set_xlabel("speedup over plain decoding (dashed line: equally fast)")
     figure.legend(loc="outside upper right", ncols=3, frameon=False)
     return figure
 
 
-def pass_cost_figure(relative: dict[int, float]) -> Figure:
-    """T(n) / T(1) of one pass over n tokens, beside the n that n separate passes would cost."""
+def pass_cost_figure(measured: Mapping[int, float], predicted: Mapping[int, float] | None = None) -> Figure:
+    """T(n) / T(1) of one pass over n tokens, beside the cost of n separate passes and, if given, a prediction."""
     figure, (ax,) = new_figure(7, 3.8)
-    n = sorted(relative)
+    n = sorted(measured)
     ax.plot(n, n, color=RED, marker="s", linestyle="--", label="n passes over one token each")
-    ax.plot(
-        n, [relative[i] for i in n], color=BLUE, marker="o", linestyle="-", label="one pass over n tokens (measured)"
-    )
-    ax.set_xlabel("tokens n")
-    ax.set_ylabel("time, in passes over one token")
+    if predicted:
+        ax.plot(n, [predicted[i] for i in n], color=GREEN, marker="^", linestyle="-.", label="one pass, predicted")
+    ax.plot(n, [measured[i] for i in n], color=BLUE, marker="o", linestyle="-", label="one pass, measured")
+    top = 1.3 * max([*measured.values(), *predicted.values(), 2.5]) if predicted else None
+    ax.set(xlabel="tokens n in the pass", ylabel="time, in passes over one token", ylim=(0, top))
     ax.set_xticks(n)
-    ax.set_ylim(bottom=0)
     ax.legend()
     return figure

@@ -1,8 +1,7 @@
-"""The roofline as a picture: chips as roofs, passes as points under them, and what this machine reached."""
+"""Rooflines: chips as roofs, passes and layers as points, and measurements of this machine beside predictions."""
 
 from __future__ import annotations
 
-import html
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import ipywidgets
 import numpy as np
 from matplotlib.figure import Figure
 
-from specdec_course.pictures.plots import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, new_figure, show
+from specdec_course.pictures.plots import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, new_figure, show, table_html
 from specdec_course.pictures.widgets import choice, explorer, slider
 from specdec_ref.arithmetic import (
     Accelerator,
@@ -42,7 +41,7 @@ WEIGHTS = ("bf16", "fp8", "int4-g128")
 
 @dataclass(frozen=True)
 class Point:
-    """A pass or a layer in the picture: FLOP/byte, and FLOP/s where that was measured (None: on the roof)."""
+    """A pass or a layer in the picture: intensity in FLOP/byte, and the measured rate in FLOP/s (None: on the roof)."""
 
     label: str
     intensity: float
@@ -50,7 +49,10 @@ class Point:
 
 
 def roofline_figure(chips: Sequence[Accelerator], points: Sequence[Point] = (), dtype: str | None = None) -> Figure:
-    """Roofs of `chips`, and `points`; those without a rate lie on the first chip's roof."""
+    """Roofs of `chips`, and `points` under the first; a point without a rate lies on its roof.
+
+    Raises ValueError without a chip.
+    """
     if not chips:
         raise ValueError("a roofline needs a chip: give at least one")
     figure, (ax,) = new_figure(7.5, 4.6)
@@ -67,8 +69,8 @@ def roofline_figure(chips: Sequence[Accelerator], points: Sequence[Point] = (), 
         label = f"{point.label}: {point.intensity:,.{0 if point.intensity >= 100 else 1}f} FLOP/byte"
         ax.plot([point.intensity], [rate / 1e12], color=colour, marker=marker, markersize=9, ls="none", label=label)
     edge = attainable(ridges[0], chips[0], dtype) / 1e12
-    ax.annotate("bound by arithmetic", (ridges[0], 1.25 * edge), fontsize=9, color=ROOFS[0][0])
-    ax.annotate("bound by memory ", (ridges[0] / 8, edge / 8), fontsize=9, color=ROOFS[0][0], ha="right", va="bottom")
+    ax.annotate("compute-bound", (ridges[0], 1.25 * edge), fontsize=9, color=ROOFS[0][0])
+    ax.annotate("memory-bound ", (ridges[0] / 8, edge / 8), fontsize=9, color=ROOFS[0][0], ha="right", va="bottom")
     ax.set(xscale="log", yscale="log", xlabel="arithmetic intensity, FLOP/byte", ylabel="attainable TFLOP/s")
     ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=10)
     figure.set_figwidth(10)
@@ -78,7 +80,7 @@ def roofline_figure(chips: Sequence[Accelerator], points: Sequence[Point] = (), 
 def passes(
     model: str, batch: int = 1, context: int = 1024, gamma: int = 5, weights: str = "bf16", prompt: int = 1024
 ) -> dict[str, Work]:
-    """The work of the three kinds of passes: prefill, decode and verify."""
+    """The work of the three kinds of pass: prefill, decode, and verification of `gamma` drafts."""
     shape = model_shape(model)
     return {
         f"prefill of {prompt:,}": prefill(shape, prompt, batch, weights=weights),
@@ -94,7 +96,7 @@ def passes_figure(model: str, chip: str, **settings: Any) -> Figure:
 
 
 def passes_rows(chip: Accelerator, works: Mapping[str, Work]) -> list[tuple[str, ...]]:
-    """Name, FLOP/byte, ms, what bounds it, and share of the arithmetic units at work, of each pass, as text."""
+    """Each pass as text: name, FLOP/byte, ms, what bounds it, and how much of the time arithmetic units are busy."""
     rows: list[tuple[str, ...]] = []
     for name, work in works.items():
         time = step_time(work, chip)
@@ -105,21 +107,8 @@ def passes_rows(chip: Accelerator, works: Mapping[str, Work]) -> list[tuple[str,
     return rows
 
 
-def table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A plain HTML table, the first column to the left."""
-    lines = [head, *rows]
-    cells = [
-        "".join(
-            f"<{tag} style='text-align: {'left' if i == 0 else 'right'}'>{html.escape(str(cell))}</{tag}>"
-            for i, cell in enumerate(line)
-        )
-        for tag, line in zip(["th", *["td"] * len(rows)], lines, strict=True)
-    ]
-    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
-
-
 def passes_html(model: str, chip: str, **settings: Any) -> str:
-    """`passes_figure` with its numbers, and whether the model fits on the chip at all."""
+    """`passes_figure` with its numbers, and whether the model fits on the chip."""
     device, shape, works = accelerator(chip), model_shape(model), passes(model, **settings)
     rows = passes_rows(device, works)
     weights, context = settings.get("weights", "bf16"), settings.get("context", 1024)
@@ -129,19 +118,19 @@ def passes_html(model: str, chip: str, **settings: Any) -> str:
         "The weights fit on one such chip."
         if room.weights_fit
         else f"The weights do not fit on one such chip: {room.weight_bytes / 1e9:,.0f} GB.",
-        "At this context decode stays bound by memory at every batch."
+        "At this context, decode stays memory-bound at every batch size."
         if crossing is None
-        else f"At this context decode turns compute-bound at batch {crossing:,}"
-        + (f", but caches for only {room.sequences:,} fit." if crossing > room.sequences else "."),
+        else f"At this context, decode becomes compute-bound at batch {crossing:,}"
+        + (f", but only {room.sequences:,} caches fit." if crossing > room.sequences else "."),
     ]
     alt = f"Roofline of {chip} with {model}. " + "; ".join(f"{r[0]}: {r[1]} FLOP/byte, {r[3]}-bound" for r in rows)
-    head = ("pass", "FLOP/byte", "ms at least", "bound by", "arithmetic units at work")
+    head = ("pass", "FLOP/byte", "ms at least", "bound by", "arithmetic units busy")
     picture = show(passes_figure(model, chip, **settings), alt).data
     return picture + table_html(head, rows) + "".join(f"<p>{note}</p>" for note in notes)
 
 
 def passes_explorer(model: str = "llama-3-70b", chip: str = "h100-sxm") -> ipywidgets.VBox:
-    """Move model, chip, batch, context, gamma and weight format, and see the points move."""
+    """Choose model, chip, batch, context, gamma and weight format, and see where the passes lie."""
     return explorer(
         passes_html,
         model=choice("model", MODELS, model),
@@ -154,7 +143,7 @@ def passes_explorer(model: str = "llama-3-70b", chip: str = "h100-sxm") -> ipywi
 
 
 def layer_points(stream: WeightStream, n_tokens: Sequence[int], repeats: int = 4) -> list[Point]:
-    """One linear layer over n tokens, as measured: the best of `repeats` turns, its weights never in a cache."""
+    """One linear layer over n tokens, measured: the best of `repeats` rounds, its weights never in a CPU cache."""
     rows, width = stream.rows, stream.width
     best = dict.fromkeys(n_tokens, float("inf"))
     for _ in range(repeats):
@@ -171,7 +160,7 @@ def layer_points(stream: WeightStream, n_tokens: Sequence[int], repeats: int = 4
 
 
 def machine_rows(machine: Machine) -> list[tuple[str, ...]]:
-    """Format, threads, GB/s, GFLOP/s and ridge of each measured setting, and how quiet it was, as text."""
+    """Of each measured setting, as text: format, threads, GB/s, GFLOP/s, ridge, and how quiet the machine was."""
     return [
         (
             r.dtype,
@@ -192,26 +181,25 @@ def quietness(rates: Rates) -> str:
 
 
 def layer_verdict(points: Sequence[Point], chip: Accelerator, dtype: str) -> str:
-    """What a measured layer says about the roof, in words that fit either outcome."""
+    """What the measured layer shows about the roof, in words for every outcome."""
     first, last = points[0], points[-1]
     assert first.rate is not None and last.rate is not None
     gain, share = last.rate / first.rate, last.rate / chip.rate(dtype)
-    growth = f"From {first.label} to {last.label} the same layer computes {gain:.1f} times as many FLOP a second"
+    growth = f"From {first.label} to {last.label} the same layer does {gain:.1f} times as many FLOP/s"
     if gain < 1.5:
-        return f"{growth}: here arithmetic bounds it from the start, or the run was disturbed."
+        return f"{growth}: it is compute-bound from the start, or the run was disturbed."
     if share > 1.1:
-        return f"{growth}. It climbs the slope and ends above the roof: the product that gave the roof was disturbed."
+        return f"{growth}. It climbs the slope and ends above the roof: the measurement of the roof was disturbed."
     return f"{growth}: it climbs the slope, up to {100 * share:.0f}% of the matrix rate measured above."
 
 
 def decode_rows(times: DecodeTimes) -> list[tuple[str, str]]:
-    """A decode step taken apart: bytes, bandwidth, overhead, prediction and measurement, as text."""
-
+    """A decode step taken apart, as text: bytes, bandwidth, overhead, prediction and measurement."""
     middle = statistics.median
     bandwidth = middle(times.bandwidths)
     return [
         ("bytes to read (by arithmetic)", f"{times.work.bytes / 1e6:,.1f} MB"),
-        ("bandwidth of such weights (measured)", f"{bandwidth / 1e9:,.1f} GB/s"),
+        ("bandwidth for such weights (measured)", f"{bandwidth / 1e9:,.1f} GB/s"),
         ("so reading takes", f"{times.work.bytes / bandwidth * 1e3:,.1f} ms"),
         ("the framework's overhead (measured)", f"{middle(times.overheads) * 1e3:,.1f} ms"),
         ("predicted step", f"{middle(times.predicted) * 1e3:,.1f} ms"),
@@ -227,22 +215,8 @@ def decode_verdict(times: DecodeTimes, tolerance: float = 0.3) -> str:
     direction = "slower" if times.ratio < 1 else "faster"
     return (
         f"The prediction is {times}: not within {allowed}. The step was {direction} than bytes, bandwidth and overhead "
-        "explain. Look at how far the rounds differ: on a busy machine repeat the cell."
+        "explain. Look at how much the rounds differ: if the machine was busy, run the cell again."
     )
-
-
-def verify_cost_figure(measured: Mapping[int, float], predicted: Mapping[int, float]) -> Figure:
-    """T(n) / T(1) as measured, beside a prediction and the n of separate passes."""
-    figure, (ax,) = new_figure(7, 3.8)
-    n = sorted(measured)
-    ax.plot(n, n, color=RED, marker="s", ls="--", label="n separate passes")
-    ax.plot(n, [predicted[i] for i in n], color=GREEN, marker="^", ls="-.", label="one pass, predicted")
-    ax.plot(n, [measured[i] for i in n], color=BLUE, marker="o", ls="-", label="one pass, measured")
-    top = 1.3 * max(*measured.values(), *predicted.values(), 2.5)
-    ax.set(xlabel="tokens n in the pass", ylabel="time, in passes over one token", ylim=(0, top))
-    ax.set_xticks(n)
-    ax.legend()
-    return figure
 
 
 def predicted_pass_cost(

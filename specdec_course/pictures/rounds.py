@@ -1,6 +1,6 @@
-"""Look into rounds one by one: what was drafted, what stayed, and what both caches held before and after.
+"""Rounds, one by one: what was drafted, what was kept, and what both caches held before and after.
 
-The engine's `on_round` hook records; `round_html` and `rounds_figure` are pure functions of what was recorded.
+`record_rounds` uses the engine's `on_round` hook; `round_html` and `rounds_figure` are pure functions of its records.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import ipywidgets
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from specdec_course.pictures.plots import BLUE, GREEN, ORANGE, SKY, new_figure
-from specdec_course.pictures.tokens import COLOURS
+from specdec_course.pictures.plots import BLUE, GREEN, GREY, ORANGE, RED, SKY, new_figure
+from specdec_course.pictures.tokens import ORIGIN_COLOURS
 from specdec_course.pictures.widgets import choice, explorer, slider
 from specdec_ref.draft import DraftModelDrafter
 from specdec_ref.engine import Generation, Round, Run, SpeculativeEngine, Stats
 
 REJECTED, UNTESTED = "rejected", "not tested"
-_COLOUR = {**COLOURS, REJECTED: COLOURS["corrected"], UNTESTED: "#808080"}
-_SIGN = {"accepted": "✓", REJECTED: "✗", UNTESTED: "–", "corrected": "→", "bonus": "+"}
+_FATE_COLOURS = {**ORIGIN_COLOURS, REJECTED: RED, UNTESTED: GREY}
+_SIGNS = {"accepted": "✓", REJECTED: "✗", UNTESTED: "–", "corrected": "→", "bonus": "+", "plain": "·"}
 _CONTEXT = 4  # tokens shown before the pending one
 
 
 @dataclass(frozen=True)
 class CacheLengths:
-    """Tokens in a cache before a round, at its fullest, and after it."""
+    """Tokens in a cache: before a round, at its fullest, and after the round."""
 
     before: int
     fullest: int
@@ -36,13 +36,13 @@ class CacheLengths:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One recorded round.
+class RecordedRound:
+    """One round of a generation, as plain data.
 
-    context: the last committed tokens before the round, of which the last is pending.
+    context: the last tokens committed before the round; the final one is pending.
     drafted, accepted, token, origin: the proposal and the verdict, see `specdec_ref.interfaces.Verdict`.
-    kept: the tokens that became part of the output; fewer than the verdict's where a stop cut them.
-    committed: prompt and output after the round, in tokens.
+    kept: the tokens that became part of the output; fewer than the verdict's if a stop cut them off.
+    committed: length of prompt and output after the round, in tokens.
     target, draft: cache lengths; `draft` is None for a drafter without a cache.
     """
 
@@ -58,14 +58,14 @@ class Step:
 
     @property
     def fates(self) -> list[str]:
-        """What became of each drafted token: "accepted", "rejected" or "not tested"."""
+        """The fate of each drafted token: "accepted", "rejected" or "not tested"."""
         tail = [REJECTED, *[UNTESTED] * len(self.drafted)]
         return [*["accepted"] * self.accepted, *tail][: len(self.drafted)]
 
 
-def record_rounds(engine: SpeculativeEngine, prompt: Any, **options: Any) -> tuple[Generation, list[Step]]:
+def record_rounds(engine: SpeculativeEngine, prompt: Any, **options: Any) -> tuple[Generation, list[RecordedRound]]:
     """Generate with `engine` and record every round. Takes the options of `SpeculativeEngine.generate`."""
-    steps: list[Step] = []
+    steps: list[RecordedRound] = []
 
     def note(run: Run, round_: Round) -> None:
         drafted, verdict, kept = round_.proposal.tokens, round_.verdict, round_.kept
@@ -78,7 +78,7 @@ def record_rounds(engine: SpeculativeEngine, prompt: Any, **options: Any) -> tup
             # A draft model takes in all committed tokens and every draft but the last.
             draft = CacheLengths(held, begin + len(drafted) - 1 if drafted else held, run.drafter.cache.length)
         steps.append(
-            Step(
+            RecordedRound(
                 context=tuple(run.tokens[max(0, begin - _CONTEXT - 1) : begin]),
                 drafted=tuple(drafted),
                 accepted=verdict.accepted,
@@ -94,21 +94,21 @@ def record_rounds(engine: SpeculativeEngine, prompt: Any, **options: Any) -> tup
     return engine.generate(prompt, on_round=note, **options), steps
 
 
-def round_html(step: Step, tokenizer: Any = None, title: str = "") -> str:
-    """One round as HTML: its tokens by place, what became of each, and the cache lengths.
+def round_html(step: RecordedRound, tokenizer: Any = None, title: str = "") -> str:
+    """One round as HTML: its tokens by position, the fate of each, and the cache lengths.
 
-    Without a tokenizer tokens are shown as their ids.
+    Without a tokenizer, tokens are shown as ids.
     """
     emitted = [*zip(step.drafted[: step.accepted], ["accepted"] * step.accepted), (step.token, step.origin)]
     context = " ".join(_tile(t, "", tokenizer) for t in step.context[:-1])
     places = "".join(f"<th style='text-align: center'>{i}</th>" for i in range(1, len(step.drafted) + 2))
     drafted = "".join(_cell(t, fate, tokenizer) for t, fate in zip(step.drafted, step.fates))
     out = "".join(
-        _cell(t, origin if i < len(step.kept) else "cut: behind the end", tokenizer)
+        _cell(t, origin if i < len(step.kept) else "cut: after the end", tokenizer)
         for i, (t, origin) in enumerate(emitted)
     )
     table = (
-        f"<table><tr><th>place</th>{places}</tr>"
+        f"<table><tr><th>position</th>{places}</tr>"
         f"<tr><th>drafted</th>{drafted}</tr><tr><th>emitted</th>{out}</tr></table>"
     )
     return (
@@ -118,19 +118,22 @@ def round_html(step: Step, tokenizer: Any = None, title: str = "") -> str:
     )
 
 
-def describe(step: Step) -> str:
+def describe(step: RecordedRound) -> str:
     """The round in one sentence."""
     n, fates = len(step.drafted), step.fates
     parts = [f"{n} drafted, {step.accepted} accepted"]
     if REJECTED in fates:
         parts.append(f"1 rejected, {fates.count(UNTESTED)} not tested")
     cut = step.accepted + 1 - len(step.kept)
-    parts.append(f"{cut} cut off behind the end" if cut else f"1 {step.origin} token")
+    parts.append(f"{cut} cut off after the end" if cut else f"1 {step.origin} token")
     return f"{', '.join(parts)}: the text grows by {len(step.kept)}."
 
 
 def rounds_figure(runs: Mapping[str, Sequence[tuple[int, int]]]) -> Figure:
-    """What each round's drafts became, one panel for each run; a round is (drafted, accepted)."""
+    """The tokens of each round: accepted, the target's own, thrown away. One panel per run.
+
+    runs: for each name its rounds, as (drafted, accepted). Raises ValueError where a run has no round.
+    """
     if not runs or not all(runs.values()):
         raise ValueError("give at least one run, each with at least one round (drafted, accepted)")
     figure, panels = new_figure(9, 3.2, columns=len(runs))
@@ -143,7 +146,7 @@ def rounds_figure(runs: Mapping[str, Sequence[tuple[int, int]]]) -> Figure:
         above = [a + 1 for a in accepted]
         ax.bar(x, accepted, color=GREEN, label="accepted")
         ax.bar(x, [1] * len(rounds), bottom=accepted, color=BLUE, hatch="//", edgecolor="white", label="target's own")
-        ax.bar(x, dropped, bottom=above, color="none", edgecolor="#808080", linestyle=":", label="thrown away")
+        ax.bar(x, dropped, bottom=above, color="none", edgecolor=GREY, linestyle=":", label="thrown away")
         ax.set(title=f"{name}: {len(rounds)} passes", xlabel="round", ylabel="tokens", xlim=(0.3, most + 0.7))
         ax.set_ylim(0, top + 0.4)
         ax.set_yticks(range(top + 1))
@@ -155,7 +158,10 @@ def rounds_figure(runs: Mapping[str, Sequence[tuple[int, int]]]) -> Figure:
 
 
 def time_shares(stats: Stats) -> dict[str, float]:
-    """Shares of "draft", "verify" and "rest" in the time of all rounds; the prompt's own pass is left out."""
+    """Shares of "draft", "verify" and "rest" in the time of all rounds, prefill excluded.
+
+    Raises ValueError where no round was timed.
+    """
     parts = {"draft": stats.draft_seconds, "verify": stats.verify_seconds, "rest": stats.other_seconds}
     total = sum(parts.values())
     if total <= 0:
@@ -164,7 +170,7 @@ def time_shares(stats: Stats) -> dict[str, float]:
 
 
 def times_figure(runs: Mapping[str, Stats]) -> Figure:
-    """Where the time of a round goes, one bar for each run."""
+    """How the time of the rounds is divided, one bar per run."""
     figure, (ax,) = new_figure(8.5, 1.4 + 0.5 * len(runs))
     names, shares = list(runs), [time_shares(stats) for stats in runs.values()]
     left = [0.0] * len(names)
@@ -172,14 +178,14 @@ def times_figure(runs: Mapping[str, Stats]) -> Figure:
         widths = [s[part] for s in shares]
         ax.barh(names, widths, left=left, color=colour, hatch=hatch, edgecolor="white", height=0.6, label=part)
         left = [a + b for a, b in zip(left, widths)]
-    ax.set(xlim=(0, 1), xlabel="share of a round's time, the prompt left out")
+    ax.set(xlim=(0, 1), xlabel="share of the rounds' time, prefill excluded")
     ax.invert_yaxis()
     figure.legend(loc="outside upper center", ncols=3)
     return figure
 
 
-def stepper(runs: Mapping[str, Sequence[Step]], tokenizer: Any = None) -> ipywidgets.VBox:
-    """Choose a run and go through its rounds; a number behind a run's last round shows the last."""
+def round_stepper(runs: Mapping[str, Sequence[RecordedRound]], tokenizer: Any = None) -> ipywidgets.VBox:
+    """Choose a run and step through its rounds; past the end of a shorter run, its last round is shown."""
 
     def render(run: str, number: int) -> str:
         steps = runs[run]
@@ -205,15 +211,16 @@ def _tile(token: int, kind: str, tokenizer: Any) -> str:
 
 
 def _cell(token: int, fate: str, tokenizer: Any) -> str:
-    colour, struck = _COLOUR.get(fate, "#808080"), "" if fate in COLOURS else "text-decoration: line-through;"
+    colour = _FATE_COLOURS.get(fate, GREY)
+    struck = "" if fate in ORIGIN_COLOURS else "text-decoration: line-through;"
     return (
         f'<td style="text-align: center; background: {colour}22; border-bottom: 3px solid {colour}">'
         f'<span style="font-family: monospace; {struck}">{_text(token, tokenizer)}</span>'
-        f"<br><small>{_SIGN.get(fate, '✂')} {fate}</small></td>"
+        f"<br><small>{_SIGNS.get(fate, '✂')} {fate}</small></td>"
     )
 
 
-def _caches(step: Step) -> str:
+def _caches(step: RecordedRound) -> str:
     rows = []
     for name, cache in (("target's cache", step.target), ("draft's cache", step.draft)):
         if cache is None:

@@ -1,1 +1,21 @@
-"""Simulations that lessons run."""
+"""Simulations: a server's cache memory, with and without paging."""
+
+from specdec_course.simulate.paging import (
+    Waste,
+    block_utilisation,
+    draw_lengths,
+    fit_samples,
+    reservation,
+    serve_contiguous,
+    serve_paged,
+)
+
+__all__ = [
+    "Waste",
+    "block_utilisation",
+    "draw_lengths",
+    "fit_samples",
+    "reservation",
+    "serve_contiguous",
+    "serve_paged",
+]

@@ -1,7 +1,7 @@
-"""Where the memory of a KV cache goes: contiguous reservation against paging, simulated token by token.
+"""A server's KV cache memory under contiguous reservation and under paging, simulated token by token.
 
-Memory is counted in slots of one token. Requests always wait, so that memory is what limits the batch, and are
-taken in order. Source: Kwon et al. 2023 (arXiv 2309.06180), sections 3.1 and 6.1, figures 2, 3, 11 and 13.
+Memory is counted in slots of one token. Some request is always waiting, so that memory limits the batch; requests
+start in order. Source: Kwon et al. 2023 (arXiv 2309.06180), sections 3.1 and 6.1, figures 2, 3, 11 and 13.
 """
 
 from collections import deque
@@ -12,26 +12,26 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_ref.cache.block_pool import BlockPool, OutOfBlocks
+from specdec_ref.cache import BlockPool, OutOfBlocks
 
 Lengths = Sequence[int] | NDArray[np.int64]
 Policy = Literal["max", "pow2", "oracle"]
-# Slots of each kind, in the order of Waste, and the batch, at one step.
+# At one step: slots of each kind, in the order of Waste, and the batch.
 Sample = tuple[int, int, int, int, int, int]
 
 
 @dataclass(frozen=True)
 class Waste:
-    """Mean shares of the slots, which add up to 1, and the batch that they carried.
+    """Mean shares of the slots, which add up to 1, and the mean batch.
 
     token_states: hold the keys and values of a token.
     reserved: held for tokens that the request will still produce.
-    internal: held by a request that will end before it needs them; known only when it has ended.
-    external: lost to the allocator and useless to every request: rounding to its chunk sizes, and free space that
-        would suffice for the next request if it lay in one piece.
-    free: held by no request, and too little to admit the next one (figure 2: "external fragmentation & others").
-    batch: requests that run at a time.
-    preemptions: how often a request was sent back to wait, its blocks given to older ones.
+    internal: held by a request that will end before it needs them; known only once it has ended.
+    external: lost to the allocator: rounding to its chunk sizes, and free space that would suffice for the next
+        request if it were contiguous.
+    free: held by no request, and too few to admit the next one (figure 2: "external fragmentation & others").
+    batch: requests running at a time.
+    preemptions: how often a request lost its blocks to older ones and had to wait again.
     """
 
     token_states: float
@@ -44,9 +44,9 @@ class Waste:
 
 
 class BuddyAllocator:
-    """Contiguous chunks of 2^k slots, halved to fit a request and joined with their other half on release.
+    """Contiguous chunks of 2^k slots, halved to fit a request and merged with their other half on release.
 
-    Kwon et al. (section 6.1) give it to Orca. A capacity that is no power of two begins as several chunks.
+    Kwon et al. (section 6.1) assume it for Orca. A capacity that is not a power of two starts as several chunks.
     """
 
     def __init__(self, capacity: int):
@@ -60,11 +60,11 @@ class BuddyAllocator:
 
     @staticmethod
     def chunk(size: int) -> int:
-        """Slots that a request for `size` slots takes: the next power of two."""
+        """Slots that a request for `size` slots occupies: the next power of two."""
         return 1 << (size - 1).bit_length()
 
     def allocate(self, size: int) -> int | None:
-        """First slot of the smallest, then leftmost, chunk that holds `size` slots; None if there is none."""
+        """First slot of the smallest, then leftmost, free chunk that holds `size` slots; None if there is none."""
         wanted = self.chunk(size)
         found = min((c for c, starts in self.free.items() if c >= wanted and starts), default=None)
         if found is None:
@@ -77,7 +77,7 @@ class BuddyAllocator:
         return start
 
     def release(self, start: int, size: int) -> None:
-        """Give back the chunk that `allocate(size)` returned as `start`."""
+        """Free the chunk that `allocate(size)` returned as `start`."""
         chunk = self.chunk(size)
         while (buddy := start ^ chunk) in self.free[chunk]:
             self.free[chunk].remove(buddy)
@@ -93,10 +93,10 @@ def draw_lengths(
     sigma: float = 1.0,
     max_len: int = 2048,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Prompt and output lengths of `n` requests in tokens, `[n]` each: log-normal, at least 1, `max_len` together.
+    """Prompt and output lengths of `n` requests in tokens, `[n]` each: log-normal, from 1, together up to `max_len`.
 
-    The means, before clipping, are those of ShareGPT in Kwon et al., figure 11; that the distribution is log-normal,
-    and `sigma`, the standard deviation of its logarithm, are assumptions.
+    The means, before clipping, are those of ShareGPT in Kwon et al., figure 11. The log-normal shape and `sigma`, the
+    standard deviation of the logarithm, are assumptions.
     """
     prompts = rng.lognormal(np.log(mean_prompt) - sigma**2 / 2, sigma, n)
     outputs = rng.lognormal(np.log(mean_output) - sigma**2 / 2, sigma, n)
@@ -105,9 +105,10 @@ def draw_lengths(
 
 
 def reservation(prompt: int, output: int, policy: Policy, max_len: int = 2048) -> int:
-    """Slots that a contiguous system sets aside for a request when it starts (Kwon et al., section 6.1).
+    """Slots that a contiguous system reserves for a request when it starts (Kwon et al., section 6.1).
 
-    "max": the model's longest sequence. "pow2": the output rounded up to a power of two. "oracle": what it will need.
+    "max": the longest sequence allowed. "pow2": the output rounded up to a power of two. "oracle": what it will need.
+    Raises ValueError for any other policy.
     """
     if policy == "max":
         return max_len
@@ -118,10 +119,14 @@ def reservation(prompt: int, output: int, policy: Policy, max_len: int = 2048) -
     raise ValueError(f"policy is {policy!r}: give 'max', 'pow2' or 'oracle'")
 
 
-def contiguous(
+def serve_contiguous(
     prompts: Lengths, outputs: Lengths, policy: Policy, capacity: int = 15_700, max_len: int = 2048
 ) -> Waste:
-    """Serve the requests from contiguous reservations; `capacity` as for OPT-13B on an A100 of 40 GB (table 1)."""
+    """Serve the requests from contiguous reservations.
+
+    capacity: slots; by default those of OPT-13B on an A100 with 40 GB (table 1). Raises ValueError for lengths out of
+    range, a reservation that can never fit, or so few requests that memory is never short.
+    """
     final = _final_lengths(prompts, outputs, min(capacity, max_len))
     size = [reservation(int(p), int(o), policy, max_len) for p, o in zip(prompts, outputs, strict=True)]
     length = [int(p) for p in prompts]
@@ -135,7 +140,9 @@ def contiguous(
         if not waiting:
             return _mean(samples, capacity, preemptions=0)
         if not running:
-            raise ValueError(f"a request reserves {size[waiting[0]]} slots, {capacity} slots hold no such chunk")
+            raise ValueError(
+                f"a request reserves {size[waiting[0]]} slots, and {capacity} hold no such chunk: give more capacity"
+            )
         if ended:
             tokens = sum(length[i] for i in running)
             ends = sum(final[i] for i in running)
@@ -152,18 +159,18 @@ def contiguous(
                 ended += 1
 
 
-def paged(
+def serve_paged(
     prompts: Lengths,
     outputs: Lengths,
     block_size: int = 16,
     capacity: int = 15_700,
     watermark: float = 0.01,
 ) -> Waste:
-    """Serve the requests from a BlockPool: a request takes blocks as its tokens come.
+    """Serve the requests from a `BlockPool`: a request takes a block whenever its tokens need one.
 
-    When none is left the newest request gives up its own, waits, and has to compute them again (section 4.5). To
-    make that rarer a request starts only if it leaves a share `watermark` of the blocks free (the name, and 0.01,
-    are those of vLLM's first block manager).
+    When none is free, the newest request gives up its blocks, waits, and is computed again (section 4.5). To make
+    that rare, a request starts only if a share `watermark` of the blocks stays free (name and 0.01 as in vLLM's first
+    block manager). Raises ValueError as `serve_contiguous` does.
     """
     pool = BlockPool(capacity // block_size, block_size)
     final = _final_lengths(prompts, outputs, len(pool.blocks) * block_size)
@@ -202,16 +209,16 @@ def paged(
                 ended += 1
 
 
-def utilisation(lengths: Lengths, block_size: int) -> float:
-    """Share of the slots in the blocks of sequences of these lengths that hold a token."""
+def block_utilisation(lengths: Lengths, block_size: int) -> float:
+    """Share of slots that hold a token, in the blocks that sequences of these lengths take."""
     pool = BlockPool(1, block_size)
     return float(np.sum(lengths) / sum(pool.blocks_for(int(n)) * block_size for n in lengths))
 
 
 def fit_samples(pool: BlockPool, prompt: int, outputs: Lengths, share: bool = True) -> int:
-    """How many samples of one prompt fit into the pool at their full length, with the prompt shared or copied.
+    """How many samples of one prompt fit into the pool at full length, with the prompt shared or copied.
 
-    They stay in the pool: `pool.num_used` says what they take.
+    They stay in the pool, so that `pool.num_used` counts their blocks.
     """
     parent: list[int] = []
     if share:
@@ -229,35 +236,16 @@ def fit_samples(pool: BlockPool, prompt: int, outputs: Lengths, share: bool = Tr
     return fitted
 
 
-def fit_requests(pool: BlockPool, system: int, others: Lengths, share: bool = True) -> int:
-    """How many requests fit that begin with the same `system` tokens and go on with `others` of their own.
-
-    With `share` the prefix cache finds the full blocks of the system prompt. The requests stay in the pool.
-    """
-    fitted = 0
-    for i, other in enumerate(others, start=1):
-        tokens = [0] * system + [i] * int(other)
-        table = pool.reuse_prefix(tokens) if share else []
-        try:
-            pool.extend(table, len(table) * pool.block_size, len(tokens))
-        except OutOfBlocks:
-            pool.free(table)
-            break
-        pool.register(table, tokens)
-        fitted += 1
-    return fitted
-
-
 def _final_lengths(prompts: Lengths, outputs: Lengths, limit: int) -> list[int]:
     final = [int(p) + int(o) for p, o in zip(prompts, outputs, strict=True)]
     if len(final) == 0 or min(prompts) < 1 or min(outputs) < 1 or max(final) > limit:
-        raise ValueError(f"give a request or more, prompts and outputs from 1 token, together up to {limit}")
+        raise ValueError(f"give at least one request, prompts and outputs from 1 token, together up to {limit}")
     return final
 
 
 def _mean(samples: list[Sample], capacity: int, preemptions: int) -> Waste:
     if not samples:
-        raise ValueError("no request ended while others waited, so memory was never short: draw more requests")
+        raise ValueError("no request ended while others were waiting, so memory was never short: give more requests")
     *slots, batch = np.mean(samples, axis=0).tolist()
     tokens, reserved, internal, external, free = (mean / capacity for mean in slots)
     return Waste(tokens, reserved, internal, external, free, batch, preemptions)

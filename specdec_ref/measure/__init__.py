@@ -10,13 +10,14 @@ from specdec_ref.measure.machine import (
     measure_machine,
     memory_bytes,
 )
-from specdec_ref.measure.neartie import Comparison, compare_greedy
+from specdec_ref.measure.neartie import WIDTHS, Comparison, compare_greedy, logits_by_shape
 from specdec_ref.measure.pair import Tryout, try_pair
 from specdec_ref.measure.passes import Clock, adaptive_gamma, fastest_threads, pass_seconds, relative_cost
 from specdec_ref.measure.race import Race, describe_difference, race
 
 __all__ = [
     "SHORT_NAMES",
+    "WIDTHS",
     "Clock",
     "Comparison",
     "DecodeTimes",
@@ -31,6 +32,7 @@ __all__ = [
     "decode_times",
     "describe_difference",
     "fastest_threads",
+    "logits_by_shape",
     "measure_machine",
     "memory_bytes",
     "narrowed",

@@ -1,7 +1,7 @@
 """The proposal, and the rules that decide which of it stays."""
 
 from specdec_ref.interfaces import Proposal, Verdict
-from specdec_ref.verify.block import verify_block
+from specdec_ref.verify.block import expected_accepted, verify_block
 from specdec_ref.verify.greedy import verify_greedy
 from specdec_ref.verify.leniency import verify_lossy_leniency
 from specdec_ref.verify.match import verify_match
@@ -17,6 +17,7 @@ __all__ = [
     "Rule",
     "Verdict",
     "acceptance_probability",
+    "expected_accepted",
     "residual_distribution",
     "verify_block",
     "verify_greedy",

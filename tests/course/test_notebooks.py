@@ -1,6 +1,7 @@
 """What every lesson keeps to; nbval runs them, these tests read them."""
 
 import ast
+import importlib
 import re
 
 import nbformat
@@ -8,7 +9,11 @@ import pytest
 from build_lessons import read_source
 from support.paths import ROOT
 
+import specdec_course
+
 LESSONS = sorted((ROOT / "lessons").glob("*.ipynb"))
+FACES = {"specdec_course", "specdec_ref"}
+FACES |= {f"specdec_ref.{room}" for room in ("arithmetic", "cache", "measure", "models", "proof", "verify")}
 lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda p: p.stem)
 
 
@@ -81,13 +86,40 @@ def test_anatomy(path):
     assert "<details>" in words
 
 
+def imported(source):
+    """(module, name) of everything that a cell imports from this project's packages; name is None for a module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("specdec"):
+            yield from ((node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names if alias.name.startswith("specdec"))
+
+
+@lesson
+def test_a_lesson_imports_from_faces_only(path):
+    """The course is one name, `course`; what the lesson is about comes from the rooms of `specdec_ref`."""
+    found = [pair for c in cells(path, "code") for pair in imported(c.source)]
+    assert [m for m, _ in found if m.startswith("specdec_course")] == ["specdec_course"], (
+        "import specdec_course as course"
+    )
+    assert {m for m, _ in found} <= FACES and len({m for m, _ in found}) <= 6
+    for module, name in found:
+        assert name is None or name in importlib.import_module(module).__all__
+
+
+@lesson
+def test_names_of_the_course_exist(path):
+    for cell in cells(path, "code"):
+        for node in ast.walk(ast.parse(cell.source)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "course":
+                assert node.attr in specdec_course.__all__, f"{cell.id}: course.{node.attr}"
+
+
 @lesson
 def test_pictures_have_words(path):
     for cell in cells(path, "code"):
         for output in cell.outputs:
             data = output.get("data", {})
-            assert "image/png" not in data, (
-                f"{cell.id}: use specdec_course.pictures.plots.show, which keeps a description"
-            )
+            assert "image/png" not in data, f"{cell.id}: use specdec_course.show, which keeps a description"
             for image in re.findall(r"<img [^>]*>", "".join(data.get("text/html", ""))):
                 assert re.search(r'alt="[^"]{20,}"', image), f"{cell.id}: a picture without a description"

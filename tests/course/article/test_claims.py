@@ -1,14 +1,16 @@
 """Every claim of the article: the record is complete, and a computation or a named lesson settles it."""
 
 import dataclasses
+import inspect
 import re
 import string
 from decimal import Decimal
 
 import pytest
 
-from specdec_course.article import claims as claims_module
-from specdec_course.article.claims import COMPUTATIONS, Claim, claims, settle
+from specdec_course.article import computations
+from specdec_course.article.claims import Claim, claims
+from specdec_course.article.settle import claims_html, settle
 
 COMPUTED = [claim for claim in claims() if claim.computation]
 SETTLED_ELSEWHERE = {11, 18, 19, 20, 34, 35, 38}
@@ -40,7 +42,9 @@ def test_claims_that_no_calculation_settles_say_what_does() -> None:
 
 
 def test_every_computation_belongs_to_one_claim() -> None:
-    assert sorted(claim.computation or "" for claim in COMPUTED) == sorted(COMPUTATIONS)
+    here = {name: f for name, f in inspect.getmembers(computations, inspect.isfunction) if not name.startswith("_")}
+    public = sorted(name for name, f in here.items() if f.__module__ == computations.__name__)
+    assert sorted(claim.computation or "" for claim in COMPUTED) == public
 
 
 def test_a_claim_settled_elsewhere_is_not_settled_here() -> None:
@@ -76,7 +80,7 @@ def test_a_missing_or_surplus_value_is_found() -> None:
 def test_a_change_in_the_package_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The article's own numerator in place of ours: claim 30 no longer agrees."""
     monkeypatch.setattr(
-        claims_module, "speedup", lambda alpha, gamma, c: claims_module.mean_accepted(alpha, gamma) / (1 + gamma * c)
+        computations, "speedup", lambda alpha, gamma, c: computations.mean_accepted(alpha, gamma) / (1 + gamma * c)
     )
     assert settle(claims()[29]).differences
 
@@ -102,3 +106,10 @@ def test_the_distribution_with_a_zeroed_draft_agrees_with_drawing_from_it() -> N
     distribution = settle(claims()[20]).values["emitted"]
     for count, share in zip(counts, distribution, strict=True):
         assert abs(count / n - share) < 5 * (share * (1 - share) / n) ** 0.5
+
+
+def test_claims_are_shown_with_what_is_computed_now():
+    table = claims_html(3, 10)
+    assert table.count("<tr>") == 3 and "989 TFLOP/s" in table and "<b>wrong</b>" in table and "2.68 GB" in table
+    with pytest.raises(KeyError):
+        claims_html(999)

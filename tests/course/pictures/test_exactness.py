@@ -40,7 +40,7 @@ def test_the_panels_hold_shared_mass_residual_and_emitted_distribution():
     assert heights(target) == P
     assert heights(draft) == Q
     assert heights(shared) == [0.1, 0.3, 0.1]
-    assert both.get_title() == "accepted: 50% of the drafts"
+    assert both.get_title() == "accepted: 50% of drafts"
     assert heights(after.containers[0]) == [1, 0, 0]
     kept, corrected = out.containers
     tops = [bar.get_y() + bar.get_height() for bar in corrected]
@@ -51,11 +51,11 @@ def test_the_panels_hold_shared_mass_residual_and_emitted_distribution():
 def test_the_words_carry_the_numbers():
     words = plots.step_in_words(P, Q)
     assert words == (
-        "Target p = 60%, 30%, 10%; draft q = 10%, 30%, 60%. Accepted 50% of the drafts; "
+        "Target p = 60%, 30%, 10%; draft q = 10%, 30%, 60%. 50% of drafts accepted; "
         "corrections follow 100%, 0%, 0%; emitted 60%, 30%, 10%."
     )
     assert "no corrections" in plots.step_in_words(P, P)
-    assert f'alt="{words}"' in plots.step_html(P, Q)
+    assert f'alt="{words}"' in plots.rejection_html(P, Q)
 
 
 def test_a_slider_moves_accepted_mass_residual_and_emitted_distribution_together():
@@ -64,15 +64,15 @@ def test_a_slider_moves_accepted_mass_residual_and_emitted_distribution_together
     assert [s.value for s in sliders] == [6, 3, 1, 1, 3, 6]
     assert isinstance(output, ipywidgets.HTML)
     before = re.search('base64,([^"]+)', output.value)[1]
-    assert "Accepted 50% of the drafts" in output.value
+    assert "50% of drafts accepted" in output.value
     sliders[0].value = 0
     assert plots.step_in_words([0, 0.75, 0.25], Q) in output.value
-    assert "Accepted 55% of the drafts; corrections follow 0%, 100%, 0%; emitted 0%, 75%, 25%" in output.value
+    assert "55% of drafts accepted; corrections follow 0%, 100%, 0%; emitted 0%, 75%, 25%" in output.value
     assert re.search('base64,([^"]+)', output.value)[1] != before
     sliders[5].value, sliders[4].value, sliders[3].value = 0, 0, 0
     assert "All three weights of q are 0" in output.value
     sliders[3].value = 10
-    assert "Accepted 0% of the drafts" in output.value
+    assert "0% of drafts accepted" in output.value
 
 
 def test_the_histograms_show_shares():

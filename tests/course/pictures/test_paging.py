@@ -8,22 +8,22 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from specdec_course.pictures.paging import (
-    COLOURS,
     EMPTY,
-    Recorder,
+    SEQUENCE_COLOURS,
+    PoolRecorder,
     block_size_figure,
     owners,
     pool_figure,
     pool_stepper,
+    pool_tour,
     pool_words,
     sequence_colours,
     snapshot_html,
-    tour,
     waste_figure,
     waste_words,
 )
-from specdec_course.simulate.paging import Waste
-from specdec_ref.cache.block_pool import BlockPool, OutOfBlocks
+from specdec_course.simulate import Waste
+from specdec_ref.cache import BlockPool, OutOfBlocks
 
 
 def texts(figure):
@@ -60,24 +60,24 @@ def test_the_picture_shows_tables_counts_hashes_and_the_queue_in_order():
         "block 3: 0 refs",
         "block 4: 0 refs",
     ]
-    assert shown[-3:] == ["free queue, next to be handed out first:", "4", "3"]
+    assert shown[-3:] == ["free queue, next block to be allocated first:", "4", "3"]
     assert figure.axes[0].get_title() == "both"
 
 
-def test_blocks_have_the_colours_of_all_who_hold_them():
+def test_blocks_have_the_colours_of_all_sequences_that_hold_them():
     pool, tables, lengths = shared_pool()
-    a, b = COLOURS[:2]
+    a, b = SEQUENCE_COLOURS[:2]
     in_tables, in_blocks = [a, a, b, b, b], [a, b, a, b, b]
     assert fills(pool_figure(pool, tables, lengths)) == in_tables + in_blocks
     assert owners(tables, 1) == ["first", "second"] and owners(tables, 2) == ["second"] and owners(tables, 4) == []
 
 
-def test_slots_behind_the_end_of_a_sequence_are_grey():
+def test_slots_past_the_end_of_a_sequence_are_grey():
     pool, tables, lengths = shared_pool()
     slots = [list("ab"), list("cd"), list("ex"), list("yz"), [EMPTY, " "]]
     letters = {t.get_text(): t.get_color() for t in pool_figure(pool, tables, lengths, slots).axes[0].texts}
     assert {letters[c] for c in "abcde"} == {"#000000"}
-    assert {letters[c] for c in ("x", "y", "z", "␣")} == {"#8a8a8a"}
+    assert {letters[c] for c in ("x", "y", "z", "␣")} == {"#808080"}
     assert texts(pool_figure(pool, tables, lengths)).count("■") == 5, "without letters, the slots in use are marked"
 
 
@@ -105,7 +105,7 @@ def test_a_full_pool_says_so():
     )
 
 
-def test_words_name_who_shares():
+def test_words_name_the_sequences_that_share():
     pool, tables, _ = shared_pool()
     assert "Shared blocks: 0 by first and second, 1 by first and second." in pool_words(pool, tables)
 
@@ -117,7 +117,7 @@ def read(snapshot, name):
 
 
 def test_the_tour_shows_every_kind_of_operation_once_named():
-    steps = tour()
+    steps = pool_tour()
     titles = [s.title for s in steps]
     assert titles[4] == 'append "n" to B; block 2 is shared: copied to 3 first'
     assert titles[8] == 'start C with "once upon a tale"; 12 tokens are known, 4 are written'
@@ -133,7 +133,7 @@ def test_every_step_of_the_tour_reads_as_what_was_written():
     written = {"A": ["once upon", "once upon a", "once upon a time"], "B": ["once upon a", "once upon an"]}
     written |= {"C": ["once upon a tale"], "D": ["in a land far"], "E": ["once upon an owl"]}
     seen = set()
-    for step in tour():
+    for step in pool_tour():
         counts = [sum(b in t for t in step.tables.values()) for b in range(len(step.pool.blocks))]
         assert counts == [b.refs for b in step.pool.blocks]
         for name in step.tables:
@@ -143,7 +143,7 @@ def test_every_step_of_the_tour_reads_as_what_was_written():
 
 
 def test_snapshots_do_not_change_afterwards():
-    r = Recorder(4, 2)
+    r = PoolRecorder(4, 2)
     r.start("a", "xy")
     before = pool_words(r.snapshots[1].pool, r.snapshots[1].tables)
     r.append("a", "z")
@@ -153,7 +153,7 @@ def test_snapshots_do_not_change_afterwards():
 
 
 def test_what_a_full_pool_refuses_leaves_no_trace():
-    r = Recorder(2, 2)
+    r = PoolRecorder(2, 2)
     r.start("a", "abc")
     r.free("a")
     r.start("b", "ab")
@@ -175,7 +175,7 @@ def test_a_sequence_keeps_its_colour():
 
 
 def test_stepper_follows_its_slider():
-    steps = tour()
+    steps = pool_tour()
     slider, output = pool_stepper(steps).children
     assert isinstance(slider, ipywidgets.IntSlider) and (slider.min, slider.max) == (1, len(steps))
     assert output.value == snapshot_html(steps, 1)

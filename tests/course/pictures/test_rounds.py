@@ -3,23 +3,23 @@
 import ipywidgets
 import pytest
 from matplotlib.colors import to_hex
+from support.words import Words
 
-from specdec_course.pictures.diverge import diverging_html, first_difference
 from specdec_course.pictures.rounds import (
     CacheLengths,
-    Step,
+    RecordedRound,
     describe,
     record_rounds,
     round_html,
+    round_stepper,
     rounds_figure,
-    stepper,
     time_shares,
     times_figure,
 )
 from specdec_ref.draft import DraftModelDrafter
 from specdec_ref.engine import SpeculativeEngine, Stats
 from specdec_ref.interfaces import Drafter, Proposal
-from specdec_ref.models.scripted import ScriptedModel
+from specdec_ref.models import ScriptedModel
 
 VOCAB = 30
 
@@ -37,16 +37,6 @@ class Errs(Drafter):
     def propose(self, tokens, gamma, source):
         right = [(tokens[-1] + 1 + i) % VOCAB for i in range(gamma)]
         return Proposal([0 if i == self.at else x for i, x in enumerate(right)])
-
-
-class Words:
-    """A tokenizer whose token i is the text `w<i>`, or what is given."""
-
-    def __init__(self, **special):
-        self.special = {int(k[1:]): v for k, v in special.items()}
-
-    def decode(self, ids):
-        return "".join(self.special.get(i, f"w{i}") for i in ids)
 
 
 def recorded(drafter, budget=9, **options):
@@ -120,7 +110,7 @@ def test_a_round_in_words():
         "4 drafted, 1 accepted, 1 rejected, 2 not tested, 1 corrected token: the text grows by 2."
     )
     _, steps = recorded(Errs(at=9), eos_token_id=7)
-    assert describe(steps[0]) == "4 drafted, 4 accepted, 2 cut off behind the end: the text grows by 3."
+    assert describe(steps[0]) == "4 drafted, 4 accepted, 2 cut off after the end: the text grows by 3."
 
 
 def test_html_of_a_round():
@@ -138,7 +128,7 @@ def test_html_of_a_round():
 
 def test_html_shows_what_a_stop_cut():
     _, steps = recorded(Errs(at=9), eos_token_id=7)
-    assert round_html(steps[0]).count("✂ cut: behind the end") == 2
+    assert round_html(steps[0]).count("✂ cut: after the end") == 2
 
 
 def test_html_of_a_draft_model_has_both_caches():
@@ -150,7 +140,7 @@ def test_html_of_a_draft_model_has_both_caches():
 
 def test_stepper_follows_its_controls():
     runs = {"errs": recorded(Errs(at=2))[1], "knows": recorded(Errs(at=9))[1]}
-    box = stepper(runs)
+    box = round_stepper(runs)
     drafter, number, output = box.children
     assert isinstance(number, ipywidgets.IntSlider)
     assert (number.min, number.max) == (1, 3)
@@ -186,21 +176,6 @@ def test_time_shares():
     assert [group[0].get_x() for group in ax.containers] == [0.0, 0.25, 0.875]
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "at"), [([1, 2], [1, 2], None), ([1, 2], [1, 3], 1), ([1], [1, 2], 1), ([1, 2], [1], 1), ([], [], None)]
-)
-def test_first_difference(a, b, at):
-    assert first_difference(a, b) == at
-
-
-def test_diverging_texts():
-    page = diverging_html({"right": [1, 2, 3], "same": [1, 2, 3], "other": [1, 4], "short": [1]}, Words(t4="<4>"))
-    assert "same: the same 3 tokens" in page
-    assert "other: the same for 1 tokens, then not" in page
-    assert 'w1<b style="border-bottom: 2px solid #D55E00">&lt;4&gt;</b>' in page
-    assert "⟂" in page.split("short")[1]
-
-
-def test_a_step_is_plain_data():
-    step = Step((1,), (), 0, 2, "bonus", (2,), 2, CacheLengths(0, 1, 1), None)
+def test_a_recorded_round_is_plain_data():
+    step = RecordedRound((1,), (), 0, 2, "bonus", (2,), 2, CacheLengths(0, 1, 1), None)
     assert describe(step) == "0 drafted, 0 accepted, 1 bonus token: the text grows by 1."

@@ -7,15 +7,14 @@ from hypothesis import strategies as st
 
 from specdec_course.simulate.paging import (
     BuddyAllocator,
-    contiguous,
+    block_utilisation,
     draw_lengths,
-    fit_requests,
     fit_samples,
-    paged,
     reservation,
-    utilisation,
+    serve_contiguous,
+    serve_paged,
 )
-from specdec_ref.cache.block_pool import BlockPool
+from specdec_ref.cache import BlockPool
 
 POLICIES = ("max", "pow2", "oracle")
 
@@ -37,33 +36,33 @@ def traffic():
     [("max", 2 * (8 - 5), 0), ("pow2", 2 * (6 - 5), 2 * (8 - 6)), ("oracle", 0, 2 * (8 - 5))],
 )
 def test_contiguous_by_hand(policy, internal, external):
-    waste = contiguous([2] * 5, [3] * 5, policy, capacity=16, max_len=8)
+    waste = serve_contiguous([2] * 5, [3] * 5, policy, capacity=16, max_len=8)
     assert shares(waste) * 16 == pytest.approx([6, 4, internal, external, 0])
     assert (waste.batch, waste.preemptions) == (2, 0)
 
 
 def test_free_space_in_two_pieces_is_external():
     """Four chunks of 4; the first and third end after a step, and a request for 8 waits for the others."""
-    waste = contiguous([3, 1, 3, 1, 4], [1, 3, 1, 3, 4], "oracle", capacity=16)
+    waste = serve_contiguous([3, 1, 3, 1, 4], [1, 3, 1, 3, 4], "oracle", capacity=16)
     assert shares(waste) * 16 == pytest.approx([5, 3, 0, 8, 0])
 
 
 def test_free_space_that_is_too_small_in_any_form_is_free():
-    waste = contiguous([2] * 5, [3] * 5, "max", capacity=20, max_len=8)
+    waste = serve_contiguous([2] * 5, [3] * 5, "max", capacity=20, max_len=8)
     assert shares(waste) * 20 == pytest.approx([6, 4, 6, 0, 4])
 
 
 def test_paged_by_hand():
     """Blocks of 4, prompts and outputs of 3. Four requests start, at the fifth token the newer two yield. Once the
     older two have ended two steps count: lengths 4, 4, 3, 3 in four blocks, then 5, 5 in four blocks."""
-    waste = paged([3] * 7, [3] * 7, block_size=4, capacity=18, watermark=0)
+    waste = serve_paged([3] * 7, [3] * 7, block_size=4, capacity=18, watermark=0)
     assert shares(waste) * 18 == pytest.approx([(14 + 10) / 2, (2 + 2) / 2, (0 + 4) / 2, 2, 0])
     assert (waste.batch, waste.preemptions) == (3, 4)
 
 
 def test_a_watermark_keeps_blocks_for_those_that_run():
     """As above, but two blocks are left over at the start: two requests run, nobody yields."""
-    waste = paged([3] * 7, [3] * 7, block_size=4, capacity=18, watermark=0.5)
+    waste = serve_paged([3] * 7, [3] * 7, block_size=4, capacity=18, watermark=0.5)
     assert (waste.batch, waste.preemptions) == (2, 0)
     assert waste.free == pytest.approx((8 + 8 + 0) / 3 / 18)
 
@@ -79,8 +78,8 @@ def test_a_watermark_keeps_blocks_for_those_that_run():
 )
 def test_shares_add_up_and_are_never_negative(seed, capacity, block_size):
     prompts, outputs = np.random.default_rng(seed).integers(2, 13, size=(2, 60))
-    runs = {policy: contiguous(prompts, outputs, policy, capacity, max_len=24) for policy in POLICIES}
-    runs["paged"] = paged(prompts, outputs, block_size, capacity)
+    runs = {policy: serve_contiguous(prompts, outputs, policy, capacity, max_len=24) for policy in POLICIES}
+    runs["paged"] = serve_paged(prompts, outputs, block_size, capacity)
     for waste in runs.values():
         assert shares(waste).sum() == pytest.approx(1)
         assert shares(waste).min() >= 0 and waste.batch > 0
@@ -140,7 +139,7 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("system", PUBLISHED)
 def test_the_published_picture(system, traffic):
-    waste = paged(*traffic) if system == "paged" else contiguous(*traffic, system)
+    waste = serve_paged(*traffic) if system == "paged" else serve_contiguous(*traffic, system)
     *parts, batch = PUBLISHED[system]
     ours = [waste.token_states, waste.reserved, waste.internal, waste.external + waste.free]
     for measured, published in zip(ours, parts, strict=True):
@@ -149,13 +148,13 @@ def test_the_published_picture(system, traffic):
 
 
 def test_paging_carries_the_largest_batch_and_wastes_least(traffic):
-    batches = [contiguous(*traffic, policy).batch for policy in POLICIES] + [paged(*traffic).batch]
+    batches = [serve_contiguous(*traffic, policy).batch for policy in POLICIES] + [serve_paged(*traffic).batch]
     assert batches == sorted(batches)
-    assert paged(*traffic).batch > 4 * contiguous(*traffic, "max").batch
+    assert serve_paged(*traffic).batch > 4 * serve_contiguous(*traffic, "max").batch
 
 
 def test_larger_blocks_waste_more(traffic):
-    runs = [paged(*traffic, block_size=size) for size in (1, 16, 64, 256)]
+    runs = [serve_paged(*traffic, block_size=size) for size in (1, 16, 64, 256)]
     last_blocks = [run.reserved + run.internal for run in runs]
     assert last_blocks[0] == 0 and last_blocks == sorted(last_blocks)
     assert last_blocks[1] < 0.04
@@ -164,7 +163,7 @@ def test_larger_blocks_waste_more(traffic):
 
 
 def test_a_higher_watermark_preempts_less_often(traffic):
-    runs = [paged(*traffic, watermark=share) for share in (0, 0.05, 0.2)]
+    runs = [serve_paged(*traffic, watermark=share) for share in (0, 0.05, 0.2)]
     assert runs[0].preemptions > 2 * runs[1].preemptions > 4 * runs[2].preemptions
 
 
@@ -172,16 +171,16 @@ def test_a_higher_watermark_preempts_less_often(traffic):
 
 
 def test_utilisation_by_hand():
-    assert utilisation([1, 4, 5], 1) == 1
-    assert utilisation([1, 4, 5], 4) == 10 / 16
-    assert utilisation([1, 4, 5], 256) == 10 / 768
+    assert block_utilisation([1, 4, 5], 1) == 1
+    assert block_utilisation([1, 4, 5], 4) == 10 / 16
+    assert block_utilisation([1, 4, 5], 256) == 10 / 768
 
 
 def test_utilisation_loses_half_a_block_a_sequence(traffic):
     lengths = traffic[0] + traffic[1]
     for block_size in (8, 16, 32):
         expected = lengths.mean() / (lengths.mean() + (block_size - 1) / 2)
-        assert utilisation(lengths, block_size) == pytest.approx(expected, abs=0.005)
+        assert block_utilisation(lengths, block_size) == pytest.approx(expected, abs=0.005)
 
 
 # Sharing
@@ -202,29 +201,12 @@ def test_samples_share_the_full_blocks_of_their_prompt(prompt, outputs, block_si
     assert shared.num_used == sum(each) - (len(outputs) - 1) * (prompt // block_size)
 
 
-@settings(deadline=None, max_examples=60)
-@given(
-    system=st.integers(0, 40),
-    others=st.lists(st.integers(1, 40), min_size=1, max_size=5),
-    block_size=st.integers(1, 8),
-)
-def test_requests_share_the_full_blocks_of_a_system_prompt(system, others, block_size):
-    shared, copied = BlockPool(500, block_size), BlockPool(500, block_size)
-    assert fit_requests(shared, system, others) == len(others)
-    assert fit_requests(copied, system, others, share=False) == len(others)
-    each = [-(-(system + other) // block_size) for other in others]
-    assert copied.num_used == sum(each)
-    assert shared.num_used == sum(each) - (len(others) - 1) * (system // block_size)
-
-
 def test_more_fits_when_the_prompt_is_shared():
     """100 blocks of 16: a prompt of 50 blocks and outputs of 10."""
     assert fit_samples(BlockPool(100), 800, [160] * 20, share=False) == 1
     pool = BlockPool(100)
     assert fit_samples(pool, 800, [160] * 20) == 5
     assert sorted({block.refs for block in pool.blocks}) == [1, 5]
-    assert fit_requests(BlockPool(100), 800, [160] * 20, share=False) == 1
-    assert fit_requests(BlockPool(100), 800, [160] * 20) == 5
 
 
 # Drawing, and what is refused
@@ -245,14 +227,14 @@ def test_equal_seeds_draw_equal_lengths():
 
 def test_what_cannot_be_simulated_is_refused():
     with pytest.raises(ValueError, match="memory was never short"):
-        contiguous([2, 2], [3, 3], "oracle", capacity=64)
+        serve_contiguous([2, 2], [3, 3], "oracle", capacity=64)
     with pytest.raises(ValueError, match="memory was never short"):
-        paged([2, 2], [3, 3], capacity=64)
+        serve_paged([2, 2], [3, 3], capacity=64)
     with pytest.raises(ValueError, match="together up to 16"):
-        paged([10], [10], block_size=16, capacity=20)
-    with pytest.raises(ValueError, match="reserves 24 slots, 20 slots hold no such chunk"):
-        contiguous([2], [3], "max", capacity=20, max_len=24)
+        serve_paged([10], [10], block_size=16, capacity=20)
+    with pytest.raises(ValueError, match="reserves 24 slots, and 20 hold no such chunk"):
+        serve_contiguous([2], [3], "max", capacity=20, max_len=24)
     with pytest.raises(ValueError, match="from 1 token"):
-        contiguous([2], [0], "max")
+        serve_contiguous([2], [0], "max")
     with pytest.raises(ValueError, match="give 'max', 'pow2' or 'oracle'"):
-        contiguous([2], [3], "least")
+        serve_contiguous([2], [3], "least")
