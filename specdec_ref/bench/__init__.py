@@ -1,1 +1,1 @@
-"""The benchmark: ways of generating (arms) take turns on the same prompts, and ratios are told with intervals."""
+"""The benchmark: ways of generating (arms) take turns on the same prompts; ratios are reported with intervals."""

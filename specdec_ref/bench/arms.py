@@ -14,6 +14,14 @@ from typing import Any
 
 import torch
 
+from specdec_ref.draft import NGramDrafter
+from specdec_ref.engine import SpeculativeEngine
+from specdec_ref.measure import adaptive_gamma, fastest_threads
+from specdec_ref.models.layout import bytes_a_pass
+from specdec_ref.models.load import load_model
+from specdec_ref.models.store.catalog import CATALOG, GGUF_NAME, fetch
+from specdec_ref.models.store.folder import find_folder
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -51,12 +59,6 @@ def make_arms(worker: str, model: str, gamma: int, lookups: Sequence[int]) -> tu
 
 
 def _ours(name: str, weights: str, gamma: int) -> tuple[dict[str, Arm], dict[str, Any]]:
-    from specdec_ref.draft import NGramDrafter
-    from specdec_ref.engine import SpeculativeEngine
-    from specdec_ref.measure import adaptive_gamma, fastest_threads
-    from specdec_ref.models.layout import bytes_a_pass
-    from specdec_ref.models.load import load_model
-
     target = load_model(name, weights="q4") if weights == "q4" else load_model(name, "bfloat16", weights="full")
     torch.set_num_threads(fastest_threads(target))
     adaptive = adaptive_gamma(target, gamma)
@@ -82,6 +84,7 @@ def _ours(name: str, weights: str, gamma: int) -> tuple[dict[str, Arm], dict[str
     }
     facts = {
         "bytes_a_pass": bytes_a_pass(target),
+        "eos_token_ids": list(target.eos_token_ids),
         "relative_cost": adaptive.cost,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
@@ -129,17 +132,26 @@ def _transformers(name: str, lookups: Sequence[int]) -> tuple[dict[str, Arm], di
 
     arms = {"transformers plain": arm()}
     arms |= {f"transformers lookup {k}": arm(prompt_lookup_num_tokens=k) for k in lookups}
-    weights = sum(p.nbytes for p in model.parameters())
     versions = {"transformers": transformers.__version__, "torch": torch.__version__}
-    return arms, {"bytes_a_pass": weights, "threads": torch.get_num_threads(), **versions}
+    return arms, {"bytes_a_pass": bytes_read(model), "threads": torch.get_num_threads(), **versions}
+
+
+def bytes_read(model: Any) -> int:
+    """Bytes of a transformers model's weights that a pass over one token reads.
+
+    All but the embedding where the head has weights of its own: of that a pass reads one row.
+    """
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    weights = sum(p.nbytes for p in model.parameters())
+    if head is None or head.weight is embedding.weight:
+        return weights
+    return weights - embedding.weight.nbytes + embedding.weight[0].nbytes
 
 
 def _openvino(name: str) -> tuple[dict[str, Arm], dict[str, Any]]:
     import numpy as np
     import openvino as ov
     import openvino_genai as genai
-
-    from specdec_ref.models.store.catalog import GGUF_NAME
 
     # Without its cache of prompts: a repeat would otherwise skip the prefill that every other arm does.
     scheduler = genai.SchedulerConfig()
@@ -163,8 +175,5 @@ def _openvino(name: str) -> tuple[dict[str, Arm], dict[str, Any]]:
 
 
 def model_folder(name: str) -> Path:
-    """Where a model's files lie."""
-    from specdec_ref.models.store.catalog import CATALOG, fetch
-    from specdec_ref.models.store.folder import find_folder
-
+    """The folder that holds a model's files."""
     return fetch(name) if name in CATALOG else find_folder(name, CATALOG)

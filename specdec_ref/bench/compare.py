@@ -1,4 +1,4 @@
-"""What timed samples allow to say: ratios prompt by prompt, their geometric mean, and an interval."""
+"""What timed samples allow us to conclude: ratios prompt by prompt, their geometric mean, and an interval."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def check_same_work(arms: Mapping[str, Samples], n_tokens: Mapping[str, int]) ->
             if got != {n_tokens[prompt]}:
                 raise UnlikeWork(f"{name} made {sorted(got)} tokens of {prompt}, {n_tokens[prompt]} were asked for")
         if len({len(r) for a in arms.values() for r in a.values()}) > 1:
-            raise UnlikeWork(f"{name} ran another number of times than the others")
+            raise UnlikeWork(f"{name} ran a different number of times from the others")
 
 
 def seconds(sample: Sample, what: str) -> float:
-    """ "total", "ttft" (until the first token) or "tpot" (a token after the first; the first is left out)."""
+    """ "total", "ttft" (until the first token) or "tpot" (per token after the first, which is left out)."""
     if what == "total":
         return sample.seconds
     if what == "ttft":
@@ -74,18 +74,11 @@ def prompt_ratios(first: Samples, second: Samples, what: str = "total") -> dict[
     }
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """exp of the mean logarithm. Raises ValueError for nothing, or for what is not positive."""
-    if not values or min(values) <= 0:
-        raise ValueError(f"a geometric mean needs positive numbers, got {list(values)[:5]}")
-    return math.exp(statistics.fmean(map(math.log, values)))
-
-
 def summarise(ratios: Mapping[str, float], domains: Mapping[str, str], draws: int = 4000, seed: int = 0) -> Ratio:
     """Geometric mean over domains of the mean within each, and a 95% interval by drawing prompts again.
 
-    domains: prompt id -> its domain. Prompts are drawn within their domain, so each keeps its weight. The interval
-    tells what other prompts of these kinds may give; the machine's own noise is in each ratio.
+    domains: prompt id -> its domain. Prompts are drawn within their domain, so each domain keeps its weight. The
+    interval says what other prompts of these kinds may give; the machine's own noise is in each ratio.
     """
     groups = [[math.log(r) for p, r in ratios.items() if domains[p] == d] for d in dict.fromkeys(domains.values())]
     groups = [g for g in groups if g]

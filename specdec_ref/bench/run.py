@@ -1,17 +1,20 @@
-"""Run the arms in turns and write down what they did: the record is plain data, and every figure follows from it."""
+"""The benchmark's run, arms in turns, and its record: plain data from which every figure follows."""
 
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import platform
+import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from specdec_ref.bench.arms import Sample
+import torch
+
+from specdec_ref.bench.arms import Sample, model_folder
 from specdec_ref.bench.compare import (
     Ratio,
     Samples,
@@ -23,40 +26,28 @@ from specdec_ref.bench.compare import (
 )
 from specdec_ref.bench.explain import differences
 from specdec_ref.bench.worker import Worker
+from specdec_ref.engine.prompt import as_chat, encode_text
+from specdec_ref.measure import WeightStream
+from specdec_ref.models.load import load_model
+from specdec_ref.models.store.folder import read_tokenizer
+from specdec_ref.prompts import Prompt
 
-PROMPTS = Path(__file__).with_name("prompts.jsonl")
-GROUNDED = ("question-over-text", "summary", "code-editing")
-"""Domains whose answers repeat their input, where lookup is at home."""
+PROMPTS = Path(__file__).with_name("prompts.jsonl")  # 8 of each of 6 domains; the texts are ours
 
 
-def read_prompts(path: Path = PROMPTS, per_domain: int | None = None) -> list[dict[str, str]]:
-    """Prompts with `domain`, `id` and `prompt`; the first `per_domain` of each domain, None for all.
-
-    Raises ValueError for a line that is no such object, and for an id that comes twice.
-    """
-    prompts, counts, ids = [], dict[str, int](), set[str]()
-    for i, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            prompt = json.loads(line)
-            domain, id_ = prompt["domain"], prompt["id"]
-            assert isinstance(prompt["prompt"], str)
-        except (ValueError, KeyError, TypeError, AssertionError):
-            raise ValueError(f'{path.name}, line {i}: give {{"domain": ..., "id": ..., "prompt": ...}}') from None
-        if id_ in ids:
-            raise ValueError(f"{path.name}, line {i}: the id {id_!r} comes twice")
-        ids.add(id_)
-        counts[domain] = counts.get(domain, 0) + 1
-        if per_domain is None or counts[domain] <= per_domain:
-            prompts.append(prompt)
-    if not prompts:
-        raise ValueError(f"{path.name} holds no prompt")
-    return prompts
+def first_of_each_domain(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
+    """The first `count` prompts of each domain, in the order given."""
+    seen: Counter[str] = Counter()
+    chosen = []
+    for prompt in prompts:
+        seen[prompt.domain] += 1
+        if seen[prompt.domain] <= count:
+            chosen.append(prompt)
+    return chosen
 
 
 def run(
-    prompts: Sequence[Mapping[str, str]],
+    prompts: Sequence[Prompt],
     workers: Sequence[str],
     model: str,
     *,
@@ -74,20 +65,18 @@ def run(
     domain takes part.
     Raises WorkerFailed where an arm cannot run, UnlikeWork where arms did different work.
     """
-    from specdec_ref.models.load import load_model
-
     started = datetime.datetime.now(datetime.timezone.utc)
     load_before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    tokenizer, ends = _tokenizer(load_model, model)
-    ids = {p["id"]: _encode(tokenizer, p["prompt"]) for p in prompts}
-    domains = {p["id"]: p["domain"] for p in prompts}
+    tokenizer = _tokenizer(model)
+    ids = {p.id: encode_text(as_chat(p.user, tokenizer), tokenizer) for p in prompts}
+    domains = {p.id: p.domain for p in prompts}
     running: list[Worker] = []
     try:
         for i, name in enumerate(workers):
             progress(f"loading {name}", i / len(workers))
             running.append(Worker(name, model, gamma, lookups, threads))
         arms = {arm: worker for worker in running for arm in worker.arms}
-        n_tokens = _lengths(arms, ids, ends, max_new_tokens, progress)
+        n_tokens = _lengths(arms, ids, max_new_tokens, progress)
         dropped = _drop_slower_lookups(arms, ids, domains, n_tokens, progress)
         samples: dict[str, dict[str, list[Sample]]] = {arm: {p: [] for p in ids} for arm in arms}
         for j, (prompt, tokens) in enumerate(ids.items()):
@@ -130,39 +119,28 @@ def run(
 
 def _bandwidth(threads: int | None) -> float:
     """Bytes a second at which bfloat16 weights stream through small products on this machine, the best of five."""
-    import torch
-
-    from specdec_ref.measure import WeightStream
-
     if threads:
         torch.set_num_threads(threads)
     stream = WeightStream(torch.bfloat16)
     return max(stream.bandwidth() for _ in range(5))
 
 
-def _tokenizer(load_model: Callable[..., Any], model: str) -> tuple[Any, set[int]]:
-    loaded = load_model(model)
-    if loaded.tokenizer is None:
+def _tokenizer(model: str) -> Any:
+    tokenizer = read_tokenizer(model_folder(model))
+    if tokenizer is None:
         raise ValueError(f"{model} has no tokenizer: the benchmark's prompts are text")
-    return loaded.tokenizer, set(loaded.eos_token_ids)
-
-
-def _encode(tokenizer: Any, text: str) -> list[int]:
-    if getattr(tokenizer, "chat_template", None) is None:
-        return list(tokenizer.encode(text))
-    message = [{"role": "user", "content": text}]
-    return list(tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)["input_ids"])
+    return tokenizer
 
 
 def _lengths(
     arms: Mapping[str, Worker],
     ids: Mapping[str, list[int]],
-    ends: set[int],
     most: int,
     progress: Callable[[str, float], None],
 ) -> dict[str, int]:
     """New tokens of each prompt: what the first arm writes, its end token included. Warms that arm up, too."""
     arm, worker = next(iter(arms.items()))
+    ends = set(worker.facts["eos_token_ids"])
     lengths = {}
     for i, (prompt, tokens) in enumerate(ids.items()):
         out = worker.run(arm, tokens, most).tokens
@@ -236,8 +214,6 @@ def comparisons(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 def table(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row for each arm: tokens a second, TTFT, TPOT, noise, bytes a token and memory, medians over prompts."""
-    import statistics
-
     rows = []
     for arm, by in samples_of(record).items():
         worker = record["workers"][record["arms"][arm]]
@@ -260,9 +236,9 @@ def table(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def machine() -> dict[str, Any]:
-    """What it ran on, without a name or a place."""
+    """What it ran on, without a host name."""
     model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
+    cpuinfo = Path("/proc/cpuinfo")  # on Linux nothing else names the processor
     if cpuinfo.exists():
         lines = cpuinfo.read_text(encoding="utf-8").splitlines()
         names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]

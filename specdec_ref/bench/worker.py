@@ -1,7 +1,7 @@
 """A process that holds one model and runs its arms when asked: `python -m specdec_ref.bench.worker JSON`.
 
 Arms in processes of their own share no threads and no memory, so that what one library leaves running or allocated
-does not weigh on the next, and each one's peak memory can be told. Requests and answers are lines of JSON; a request
+does not weigh on the next, and the peak memory of each is known. Requests and answers are lines of JSON; a request
 that fails is answered by its error.
 """
 
@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from specdec_ref.bench.arms import Sample, make_arms, model_folder
 from specdec_ref.models.store.catalog import GGUF_NAME
@@ -56,7 +58,7 @@ class Worker:
         return Sample(**self._ask({"arm": arm, "ids": list(ids), "n": n}))
 
     def peak_bytes(self) -> int | None:
-        """The most memory the process has held so far (resident), where the system tells."""
+        """The most memory the process has held so far (resident), where the system reports it."""
         return self._ask({"arm": None})["peak_bytes"]
 
     def close(self) -> None:
@@ -84,16 +86,16 @@ class Worker:
 
 
 def peak_bytes() -> int | None:
-    """This process' largest resident size so far, None where the system does not tell."""
+    """This process' largest resident size so far, None where the system does not report it."""
     status = Path("/proc/self/status")
-    if status.exists():  # Linux; its getrusage would count the process that started this one, too
+    if status.exists():  # Linux: psutil has no peak, and getrusage would count the process that started this one
         for line in status.read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
+    if sys.platform == "win32":
+        return psutil.Process().memory_info().peak_wset
+    import resource  # not on Windows
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

@@ -19,14 +19,16 @@ PEERS = ("transformers", "openvino", "llamacpp")
     default="",
     help="Comma-separated: transformers, openvino (pip install '.[peers]'), llamacpp (npm install node-llama-cpp).",
 )
-@click.option("--short", is_flag=True, help="Two prompts a domain, 32 tokens, once in each order: under 3 minutes.")
+@click.option("--short", is_flag=True, help="Two prompts per domain, 32 tokens, one run each: under 3 minutes.")
 @click.option("--weights", default="q4,bf16", show_default=True, help="Ours: q4, bf16, or both.")
 @click.option(
-    "--prompts", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Your own, as JSON lines."
+    "--prompts",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Your own, as JSON lines with id, domain and user.",
 )
 @click.option("--max-new-tokens", default=64, show_default=True, type=click.IntRange(2))
 @click.option("--repeats", default=2, show_default=True, type=click.IntRange(1), help="Times that all arms take turns.")
-@click.option("--gamma", default=11, show_default=True, type=click.IntRange(1), help="Most drafts a round.")
+@click.option("--gamma", default=11, show_default=True, type=click.IntRange(1), help="Most drafts per round.")
 @click.option("--lookups", default="3,5,10", show_default=True, help="Settings of transformers' lookup to try.")
 @click.option("--threads", type=click.IntRange(1), help="For every arm; else each library's own choice.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the record here, as JSON.")
@@ -53,13 +55,14 @@ def bench(
     """Time greedy generation of the same token ids by several arms that take turns, prompt by prompt.
 
     All arms make the same number of tokens of the same prompts. Ratios are geometric means over domains with a 95%
-    interval. Close other programs first: with two busy cores nothing can be concluded, and then that is what it says.
+    interval. Close other programs first: on a busy machine nothing can be concluded, and the verdict then says so.
     """
     from rich.console import Console
     from rich.progress import Progress
 
-    from specdec_ref.bench.run import PROMPTS, read_prompts, run
+    from specdec_ref.bench.run import PROMPTS, first_of_each_domain, run
     from specdec_ref.bench.worker import WorkerFailed
+    from specdec_ref.prompts import read_prompts
 
     console = Console(stderr=True)
     if read is not None:
@@ -70,8 +73,9 @@ def bench(
         ours, peers = _names(weights, ("q4", "bf16"), "--weights"), _names(against, PEERS, "--against")
         if not ours:
             raise click.UsageError("--weights is empty: give q4, bf16, or both")
-        chosen = read_prompts(prompts or PROMPTS, 2 if short else None)
+        chosen = read_prompts(prompts or PROMPTS)
         if short:
+            chosen = first_of_each_domain(chosen, 2)
             max_new_tokens, repeats = min(max_new_tokens, 32), 1
         with Progress(console=console, transient=True) as bar:
             task = bar.add_task("", total=1.0)
@@ -169,7 +173,7 @@ def _print(
     console = Console(width=max(110, Console().width))  # the tables need it, in a narrow window or a file, too
     console.print(
         f"{record['model']} on {machine['cpu']}, {machine['cores']} cores, {record['date']}; "
-        f"{len(record['prompts'])} prompts, at most {record['max_new_tokens']} tokens, {record['repeats']} runs an arm",
+        f"{len(record['prompts'])} prompts, up to {record['max_new_tokens']} tokens, {record['repeats']} runs per arm",
         highlight=False,
     )
     arms = Table(title="what each arm did")
@@ -206,7 +210,7 @@ def _print(
         console.print(f"{r['words']}, prefill included: {r['verdict']}", highlight=False)
     kinds = Counter((d["arm"], d["kind"]) for d in record["differences"])
     for (arm, kind), count in kinds.items():
-        console.print(f"{arm}: {count} of {len(record['prompts'])} outputs part from the reference, {kind}")
+        console.print(f"{arm}: {count} of {len(record['prompts'])} outputs diverge from the reference: {kind}")
 
 
 def _or_dash(value: float | None, form: str) -> str:

@@ -33,9 +33,11 @@ def demo(prompt: str | None, model: str, gamma: int, max_new_tokens: int, repeat
     """
     import torch
     from rich.console import Console
+    from rich.markup import escape
 
     from specdec_ref.draft import NGramDrafter
     from specdec_ref.engine import SpeculativeEngine
+    from specdec_ref.engine.prompt import as_chat
     from specdec_ref.interfaces import ORIGINS
     from specdec_ref.measure import fastest_threads
     from specdec_ref.measure.race import race
@@ -48,13 +50,10 @@ def demo(prompt: str | None, model: str, gamma: int, max_new_tokens: int, repeat
         torch.set_num_threads(fastest_threads(target))
     plain = SpeculativeEngine(target)
     speculative = SpeculativeEngine(target, NGramDrafter(), gamma)
-    scenes: dict[str, Any] = {name: built_in(id).messages for name, id in SCENES.items()}
-    if prompt is not None:
-        scenes = {"your prompt": [{"role": "user", "content": prompt}]}
-        if getattr(target.tokenizer, "chat_template", None) is None:
-            scenes = {"your prompt": prompt}
-    for name, message in scenes.items():
-        console.rule(f"{name}: {_last_line(message)}")
+    scenes = {"your prompt": prompt} if prompt is not None else {name: built_in(id).user for name, id in SCENES.items()}
+    for name, text in scenes.items():
+        console.rule(escape(f"{name}: {_first_line(text)}"))
+        message = as_chat(text, target.tokenizer)
         _watch(console, plain, speculative, message, max_new_tokens)
         with console.status(f"timing {repeats} pairs of runs"):
             result = race(
@@ -68,9 +67,8 @@ def demo(prompt: str | None, model: str, gamma: int, max_new_tokens: int, repeat
     console.print("Times are of this machine, now; only their ratio means something.")
 
 
-def _last_line(message: Any) -> str:
-    text = message if isinstance(message, str) else message[-1]["content"]
-    line = text.strip().splitlines()[0]
+def _first_line(text: str) -> str:
+    line = (text.strip().splitlines() or [""])[0]
     return line if len(line) <= 70 else line[:67] + "..."
 
 
@@ -122,4 +120,4 @@ def _report(console: Console, result: Race, target: Any, message: Any) -> None:
 
     a, b = (sum(s) / len(s) for s in (result.first_seconds, result.second_seconds))
     console.print(f"plain {a:.2f} s, speculative {b:.2f} s a run. Speculation is {result.verdict()}.")
-    console.print(describe_difference(result, target, message))
+    console.print(describe_difference(result, target, message), markup=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
 
 import click
 
@@ -42,15 +41,14 @@ def generate(
     The text goes to standard output as it is committed, the counts to standard error.
     """
     from specdec_ref.engine import SpeculativeEngine
+    from specdec_ref.engine.prompt import as_chat
     from specdec_ref.models.load import load_model
 
     text = sys.stdin.read() if prompt == "-" else prompt
     target = load_model(model, dtype)
     engine = SpeculativeEngine(target, make_drafter(draft, dtype), gamma)
-    chat = not raw and getattr(target.tokenizer, "chat_template", None) is not None
-    message: Any = [{"role": "user", "content": text}] if chat else text
     stream = engine.stream(
-        message,
+        text if raw else as_chat(text, target.tokenizer),
         max_new_tokens,
         temperature=temperature,
         top_k=top_k,

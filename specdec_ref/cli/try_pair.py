@@ -41,6 +41,7 @@ def try_pair(
     """
     from rich.console import Console
 
+    from specdec_ref.engine.prompt import as_chat
     from specdec_ref.measure.pair import try_pair as measure
     from specdec_ref.models.load import load_model
     from specdec_ref.prompts import prompts as our_prompts
@@ -56,8 +57,7 @@ def try_pair(
         drafter = make_drafter(draft, dtype, device)
         if drafter is None:
             raise click.UsageError("--draft none drafts nothing: give lookup or a model")
-        chat = getattr(target.tokenizer, "chat_template", None) is not None
-        messages: list[Any] = [[{"role": "user", "content": t}] for t in texts] if chat else texts
+        messages = [as_chat(text, target.tokenizer) for text in texts]
         result = measure(
             target,
             drafter,

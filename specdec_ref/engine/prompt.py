@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,9 +31,29 @@ def encode_prompt(prompt: Any, model: CausalLM) -> list[int]:
     return ids
 
 
+def as_chat(text: str, tokenizer: Any) -> str | list[dict[str, str]]:
+    """`text` as a user's message where `tokenizer` has a chat template, else as it is: a text to be continued."""
+    return [{"role": "user", "content": text}] if has_chat_template(tokenizer) else text
+
+
+def has_chat_template(tokenizer: Any) -> bool:
+    """Whether `tokenizer`, None for none, can write chat messages."""
+    return getattr(tokenizer, "chat_template", None) is not None
+
+
+def encode_text(prompt: str | Sequence[Mapping[str, str]], tokenizer: Any) -> list[int]:
+    """Token ids of text, or of chat messages through the chat template. Raises ValueError where there is none."""
+    if isinstance(prompt, str):
+        return list(tokenizer.encode(prompt))
+    if not has_chat_template(tokenizer):
+        raise ValueError("this model's tokenizer has no chat template: give text instead of messages")
+    text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+    return list(tokenizer.encode(text, add_special_tokens=False))
+
+
 def _ids(prompt: Any, model: CausalLM) -> list[int]:
     if isinstance(prompt, str):
-        return list(_tokenizer(model).encode(prompt))
+        return encode_text(prompt, _tokenizer(model))
     if isinstance(prompt, Mapping):
         if "input_ids" not in prompt:
             raise TypeError(f"a prompt is text, a list of chat messages, or token ids, not a {type(prompt).__name__}")
@@ -53,11 +73,7 @@ def _ids(prompt: Any, model: CausalLM) -> list[int]:
     except TypeError:
         items = [prompt]
     if items and all(isinstance(m, Mapping) for m in items):
-        tokenizer = _tokenizer(model)
-        if getattr(tokenizer, "chat_template", None) is None:
-            raise ValueError("this model's tokenizer has no chat template: give text instead of messages")
-        text = tokenizer.apply_chat_template(items, tokenize=False, add_generation_prompt=True)
-        return list(tokenizer.encode(text, add_special_tokens=False))
+        return encode_text(items, _tokenizer(model))
     if len(items) == 1 and isinstance(items[0], (list, tuple)):
         items = list(items[0])
     if any(isinstance(i, (str, list, tuple)) or getattr(i, "ndim", 0) for i in items):

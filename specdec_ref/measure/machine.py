@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import psutil
 import torch
 from torch.nn import functional as F
 
@@ -223,13 +224,10 @@ def measure_machine(
 
 
 def memory_bytes(device: torch.device | str = "cpu") -> int:
-    """Memory of the device in bytes. Raises ValueError where the system does not tell."""
+    """Memory of the device in bytes."""
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        raise ValueError("this system does not tell how much memory it has") from None
+    return psutil.virtual_memory().total
 
 
 def _device_name(device: torch.device | str) -> str:

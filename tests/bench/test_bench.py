@@ -11,12 +11,14 @@ from support.paths import ROOT
 
 from specdec_course.pictures.bench import bench_figure
 from specdec_course.pictures.bench import main as draw
+from specdec_ref.arithmetic import shape_from_config
 from specdec_ref.bench import compare, explain, run
-from specdec_ref.bench.arms import Sample, make_arms
+from specdec_ref.bench.arms import Sample, bytes_read, make_arms
 from specdec_ref.bench.compare import Ratio, UnlikeWork
 from specdec_ref.bench.run import comparisons
 from specdec_ref.bench.worker import Worker, WorkerFailed
 from specdec_ref.cli.bench import bench
+from specdec_ref.prompts import Prompt, read_prompts
 
 
 def sample(n=10, first=0.5, seconds=2.0, passes=None, tokens=None):
@@ -41,7 +43,7 @@ def test_time_a_token_leaves_the_first_out_and_counts_tokens_not_arrivals():
         ({"a": {"p": [sample(10)]}, "b": {"p": [sample(9)]}}, r"b made \[9\] tokens of p, 10"),
         ({"a": {"p": [sample(10), sample(9)]}}, r"made \[9, 10\] tokens"),
         ({"a": {"p": [sample(10)]}, "b": {"q": [sample(10)]}}, "did not run the same prompts"),
-        ({"a": {"p": [sample(10)]}, "b": {"p": [sample(10), sample(10)]}}, "another number of times"),
+        ({"a": {"p": [sample(10)]}, "b": {"p": [sample(10), sample(10)]}}, "a different number of times"),
         ({"a": {"p": [sample(10)]}, "b": {}}, "did not run the same prompts"),
     ],
 )
@@ -62,16 +64,21 @@ def test_ratios_pair_each_repeat_with_its_neighbour():
 def test_the_mean_is_geometric_so_that_no_arm_gains_by_being_named_first():
     ratios, domains = {"a": 4.0, "b": 0.25}, {"a": "x", "b": "x"}
     assert compare.summarise(ratios, domains).mean == pytest.approx(1.0)
-    assert compare.geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
-    for bad in ([], [1.0, 0.0], [-1.0]):
-        with pytest.raises(ValueError, match="positive"):
-            compare.geometric_mean(bad)
 
 
 def test_each_domain_weighs_the_same():
     ratios = {"a": 4.0, **{f"b{i}": 1.0 for i in range(9)}}
     domains = {p: p[0] for p in ratios}
-    assert compare.summarise(ratios, domains).mean == pytest.approx(2.0)
+    found = compare.summarise(ratios, domains)
+    assert (found.mean, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0)), "no draw of prompts changes it here"
+
+
+def test_mean_and_interval_weigh_domains_alike_whatever_their_number_of_prompts():
+    """Domain a has 2 prompts of 20, and half the weight: the interval spreads as far as a's two prompts allow."""
+    ratios = {"a0": 4.0, "a1": 1.0, **{f"b{i}": 1.0 for i in range(18)}}
+    found = compare.summarise(ratios, {p: p[0] for p in ratios})
+    assert found.mean == pytest.approx(2**0.5)
+    assert (found.low, found.high) == pytest.approx((1.0, 2.0)), "a's draws are 1 and 1, 1 and 4, or 4 and 4"
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_says():
@@ -104,29 +111,13 @@ def test_noise_is_what_repeats_differ_by():
 
 
 def test_our_prompts_are_six_domains_of_eight():
-    prompts = run.read_prompts()
-    domains = [p["domain"] for p in prompts]
+    prompts = read_prompts(run.PROMPTS)
+    domains = [p.domain for p in prompts]
     assert len(set(domains)) >= 6 and all(domains.count(d) >= 8 for d in domains)
-    assert set(run.GROUNDED) <= set(domains)
-    assert len({p["prompt"] for p in prompts}) == len(prompts)
-    assert len(run.read_prompts(per_domain=2)) == 2 * len(set(domains))
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("not json", "line 1"),
-        ('{"domain": "a", "id": "1"}', "line 1: give"),
-        ('{"domain": "a", "id": "1", "prompt": 3}', "line 1: give"),
-        ('{"domain": "a", "id": "1", "prompt": "x"}\n{"domain": "b", "id": "1", "prompt": "y"}', "line 2: the id '1'"),
-        ("\n\n", "holds no prompt"),
-    ],
-)
-def test_bad_prompt_files_are_refused_by_line(tmp_path, text, message):
-    path = tmp_path / "p.jsonl"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=message):
-        run.read_prompts(path)
+    assert len({p.user for p in prompts}) == len(prompts)
+    two = run.first_of_each_domain(prompts, 2)
+    assert [p.domain for p in two] == [d for d in dict.fromkeys(domains) for _ in range(2)]
+    assert all(p.id.endswith(("-1", "-2")) for p in two)
 
 
 # The run, with workers that are scripted
@@ -152,7 +143,7 @@ class Scripted:
     short = None
 
     def __init__(self, worker, model, gamma, lookups, threads):
-        self.name, self.facts = worker, {"bytes_a_pass": 100}
+        self.name, self.facts = worker, {"bytes_a_pass": 100, "eos_token_ids": [9]}
         names = {
             "q4": ["q4 plain"],
             "transformers": ["transformers plain", *(f"transformers lookup {k}" for k in lookups)],
@@ -173,17 +164,16 @@ class Scripted:
 
 @pytest.fixture
 def scripted(monkeypatch):
-    import types
-
-    model = types.SimpleNamespace(tokenizer=Tokenizer(), eos_token_ids=(9,))
-    monkeypatch.setattr("specdec_ref.models.load.load_model", lambda *a, **k: model)
+    monkeypatch.setattr(run, "model_folder", lambda name: None)
+    monkeypatch.setattr(run, "read_tokenizer", lambda folder: Tokenizer())
+    monkeypatch.setattr(run, "load_model", lambda *a, **k: None)
     monkeypatch.setattr(run, "Worker", Scripted)
     monkeypatch.setattr(run, "_bandwidth", lambda threads: 1e9)
     monkeypatch.setattr(run, "differences", lambda *a: [])
     Scripted.log, Scripted.short = [], None
 
 
-PROMPTS = [{"domain": d, "id": f"{d}{i}", "prompt": f"{d} {i}"} for d in ("one", "two") for i in range(3)]
+PROMPTS = [Prompt(f"{d}{i}", d, f"{d} {i}") for d in ("one", "two") for i in range(3)]
 
 
 def record(**options):
@@ -294,6 +284,21 @@ def test_only_our_own_faults_are_faults():
     assert explain.unexplained(found) == ["bf16 lookup on p: token 3 differs by more than rounding"]
 
 
+# Bytes
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_an_embedding_that_is_only_looked_up_is_not_counted_as_read(tied):
+    """Of transformers' model as of our own: the arithmetic's bytes of a pass over one token."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = dict(vocab_size=100, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)
+    model = LlamaForCausalLM(LlamaConfig(**sizes, tie_word_embeddings=tied))
+    shape = shape_from_config(model.config)
+    assert bytes_read(model) == shape.weight_bytes_read(1, "fp32")
+    assert (bytes_read(model) == shape.weight_bytes("fp32")) == tied
+
+
 # Real processes
 
 
@@ -357,7 +362,7 @@ def test_the_readme_says_what_the_record_says():
     noisy = next(row["noise"] for row in run.table(made) if row["arm"] == "llamacpp plain")
     assert f"its repeats differ by {noisy:.0%}" in readme
     apart = [d for d in made["differences"] if d["arm"] == "openvino plain" and d["kind"] == "error"]
-    assert f"In {len(apart)} of {len(made['prompts'])} texts it parts" in readme
+    assert f"In {len(apart)} of {len(made['prompts'])} texts its output diverges" in readme
     assert not [d for d in made["differences"] if d["arm"] == "q4 lookup"], "the same texts, all of them"
     assert explain.unexplained(made["differences"]) == []
     compare.check_same_work(run.samples_of(made), {p: v["new_tokens"] for p, v in made["prompts"].items()})
