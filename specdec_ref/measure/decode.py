@@ -11,7 +11,7 @@ from typing import Any
 from specdec_ref.arithmetic import ModelShape, Work, decode, shape_from_config
 from specdec_ref.kernels.linear import FourBitLinear, PackedLinear
 from specdec_ref.measure.machine import SHORT_NAMES, WeightStream
-from specdec_ref.measure.passes import Clock, timed_pass
+from specdec_ref.measure.passes import Clock, fitting_context, timed_pass
 from specdec_ref.models.layout import pack
 from specdec_ref.models.llama import Llama
 
@@ -96,7 +96,7 @@ def decode_times(model: Llama, context: int = 64, rounds: int = 12, clock: Clock
         raise ValueError(f"need a reference Llama in {' or '.join(SHORT_NAMES.values())}, got {type(model).__name__}")
     if any(isinstance(m, FourBitLinear) for m in model.modules()):
         raise ValueError("the model's weights are in 4 bits, which are not predicted here: load it with weights='full'")
-    name = SHORT_NAMES[model.dtype]
+    name, context = SHORT_NAMES[model.dtype], fitting_context(model, context, 1)
     work = decode(shape_of(model), context, weights=name, kv=name)
     n_layers, width = model.config.n_layers, model.config.hidden_size
     stream = WeightStream(model.dtype, width, work.bytes, model.device, clock, work.bytes // max(2, n_layers))

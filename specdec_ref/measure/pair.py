@@ -21,12 +21,12 @@ from specdec_ref.measure.race import Race, race
 class Tryout:
     """The measurements of one pair on one machine.
 
-    gamma: most draft tokens a round in the measured runs.
+    gamma: most draft tokens per round in the measured runs.
     rounds, emitted: target passes and tokens of all prompts.
     tested, accepted: by position in the draft, over all rounds of all prompts.
     verify_cost: T_target(n) / T_target(1) by n.
     draft_cost: c, one draft step over one plain target step.
-    races: plain against speculative, one a prompt.
+    races: plain against speculative, one per prompt.
     """
 
     gamma: int
@@ -56,8 +56,8 @@ class Tryout:
     def predicted(self, gamma: int) -> float:
         """Speedup of decoding at this gamma, 1 up to the measured one, from what was counted and timed.
 
-        Tokens a round: 1 + sum over i <= gamma of P(draft i accepted), each estimated by its count over all rounds, so
-        that acceptances need not be independent. Cost of a round: gamma c + v(gamma) in the share of rounds that
+        Tokens per round: 1 + sum over i <= gamma of P(draft i accepted), each estimated by its count over all rounds,
+        so acceptances need not be independent. Cost of a round: gamma c + v(gamma) in the share of rounds that
         drafted, one plain pass in the others. Raises ValueError for a gamma that was not measured.
         """
         if not 1 <= gamma <= self.gamma:
@@ -76,7 +76,7 @@ class Tryout:
 
     @property
     def tokens_per_round(self) -> float:
-        """Emitted tokens a target pass; 0 where there was none."""
+        """Emitted tokens per target pass; 0 where there was none."""
         return self.emitted / self.rounds if self.rounds else 0.0
 
     @property
@@ -117,15 +117,18 @@ def try_pair(
     report: Callable[[str], None] = lambda what: None,
     **options: Any,
 ) -> Tryout:
-    """Measure a pair: the curve of passes, then each prompt plainly and speculatively in turns.
+    """Measure a pair: first the curve of passes, then each prompt, plainly and speculatively in turns.
 
-    options: sampling options of `SpeculativeEngine.generate`. `report` is told what is being done.
+    options: sampling options of `SpeculativeEngine.generate`. report: called with what is being done, in words.
+    gamma and the timed passes are cut to the target's context, as the engine cuts its rounds.
     Raises ValueError for no prompts, or what the engine raises for a prompt or a pair that makes no sense.
     """
     if not prompts:
         raise ValueError("no prompts: give at least one")
     if gamma < 1:
         raise ValueError(f"gamma is {gamma}: give 1 or more, the largest to be tried")
+    if target.max_context is not None:
+        gamma = max(1, min(gamma, target.max_context - 1))  # the engine drafts no more either
     plain, speculative = SpeculativeEngine(target), SpeculativeEngine(target, drafter, gamma)
     result = Tryout(gamma)
     longest = max(len(encode_prompt(p, target)) for p in prompts)
@@ -134,8 +137,7 @@ def try_pair(
     result.verify_cost = relative_cost(seconds)
     if isinstance(drafter, DraftModelDrafter):
         report("timing passes of the draft")
-        draft_context = longest if drafter.model.max_context is None else min(longest, drafter.model.max_context - 1)
-        one = statistics.median(pass_seconds(drafter.model, (1,), context=draft_context)[1])
+        one = statistics.median(pass_seconds(drafter.model, (1,), context=longest)[1])
         result.draft_cost = one / statistics.median(seconds[1])
     for i, prompt in enumerate(prompts):
         report(f"prompt {i + 1} of {len(prompts)}")

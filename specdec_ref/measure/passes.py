@@ -1,8 +1,8 @@
-"""Time forward passes of a model over several numbers of tokens, and with several numbers of threads.
+"""Timing forward passes of a model over several numbers of tokens, and with several numbers of threads.
 
-Every function takes turns between the things it compares, so that a slow minute of the machine hits all alike, and
-takes a `clock`: `time.perf_counter` by default. With one thread `time.thread_time` counts only what the thread itself
-ran, and so hardly notices what else the machine is busy with.
+Every function takes turns between the things it compares, so that a slow minute of the machine affects all alike, and
+takes a `clock`: `time.perf_counter` by default. With one thread, `time.thread_time` counts only the time in which the
+thread itself ran, so it hardly notices other programs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def pass_seconds(
     """Seconds of one forward pass over n tokens, with `context` tokens in the cache; `repeats` of each n.
 
     The sizes take turns, so that a slow minute of the machine hits all alike. Each pass returns the logits of all its
-    tokens, as verification needs them. Raises ValueError where the context does not fit the model.
+    tokens, as verification needs them. The context is cut to what the model takes beside the largest pass. Raises
+    ValueError for a pass that exceeds the model's context by itself.
     """
     timed = timed_pass(model, context, max(n_tokens), clock)
     seconds: dict[int, list[float]] = {n: [] for n in n_tokens}
@@ -66,11 +67,11 @@ def adaptive_gamma(
 ) -> AdaptiveGamma:
     """An `AdaptiveGamma` by the curve of `target`'s passes, measured here and now: a second for the default model.
 
-    most: the largest gamma; draft_cost: time to draft a token, over a target pass of one token. The context is cut to
-    what the model takes.
+    most: the largest gamma; draft_cost: time to draft a token, over a target pass of one token. Both `most` and the
+    context are cut to what the model takes.
     """
     if target.max_context is not None:
-        context = max(1, min(context, target.max_context - most - 1))
+        most = min(most, target.max_context - 1)
     sizes = sorted({n for n in (1, 2, 3, 4, 6, 8, 12, 16, most + 1) if n <= most + 1})
     return AdaptiveGamma(relative_cost(pass_seconds(target, sizes, context, repeats, clock)), most, draft_cost)
 
@@ -96,9 +97,8 @@ def fastest_threads(
 
 
 def timed_pass(model: CausalLM, context: int, largest: int, clock: Clock) -> Callable[[int], float]:
-    """A function that passes its number of tokens, `largest` at most, behind `context` cached ones; its seconds."""
-    if model.max_context is not None and context + largest > model.max_context:
-        raise ValueError(f"{context} + {largest} tokens exceed the model's context of {model.max_context}")
+    """A function that times a pass over its number of tokens, `largest` at most, after `context` cached ones."""
+    context = fitting_context(model, context, largest)
     cache = model.new_cache(context + largest)
     ids = torch.arange(context + largest, device=model.device) % model.vocab_size
 
@@ -117,6 +117,18 @@ def timed_pass(model: CausalLM, context: int, largest: int, clock: Clock) -> Cal
     return timed
 
 
+def fitting_context(model: CausalLM, context: int, largest: int) -> int:
+    """`context`, cut so that a pass over `largest` tokens still fits after it, as the engine cuts its budget.
+
+    Raises ValueError where such a pass exceeds the model's context by itself.
+    """
+    if model.max_context is None:
+        return context
+    if largest > model.max_context:
+        raise ValueError(f"a pass over {largest} tokens exceeds the model's context of {model.max_context}")
+    return min(context, model.max_context - largest)
+
+
 @contextmanager
 def using_threads(count: int) -> Iterator[None]:
     """PyTorch with `count` threads inside the block, and the number from before after it."""
@@ -129,6 +141,6 @@ def using_threads(count: int) -> Iterator[None]:
 
 
 def synchronise(device: Any) -> None:
-    """Wait until the device has done what was asked of it; a CPU always has."""
+    """Wait until the device has finished its work; a CPU always has."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)

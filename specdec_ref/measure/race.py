@@ -26,7 +26,7 @@ class Race:
 
     @property
     def ratios(self) -> list[float]:
-        """first over second a token, for each pair: above 1 where the second arm is faster."""
+        """first over second per token, for each pair: above 1 where the second arm is faster."""
         per_token = max(1, len(self.second.tokens)) / max(1, len(self.first.tokens))
         return [a / b * per_token for a, b in zip(self.first_seconds, self.second_seconds, strict=True)]
 
@@ -40,16 +40,12 @@ class Race:
         """The smallest and the largest ratio seen."""
         return min(self.ratios), max(self.ratios)
 
-    @property
-    def same_tokens(self) -> bool:
-        return self.first.tokens == self.second.tokens
-
     def __str__(self) -> str:
         low, high = self.interval
         return f"{self.ratio:.2f}x ({low:.2f} to {high:.2f} over {len(self.ratios)} pairs of runs)"
 
     def verdict(self) -> str:
-        """What the ratios allow to say, in words: faster, slower, or no difference that this run can show."""
+        """What the ratios allow us to conclude, in words: faster, slower, or no difference that this run can show."""
         low, high = self.interval
         if low > 1:
             return f"faster: {self}"
@@ -61,7 +57,7 @@ class Race:
 def race(first: Callable[[], Generation], second: Callable[[], Generation], repeats: int = 3) -> Race:
     """Run both once to warm up, then `repeats` times in turns, A B A B.
 
-    Ratios are taken a token, and pair by pair, so that a slow minute of the machine hits both arms.
+    Ratios are taken per token and pair by pair, so that a slow minute of the machine affects both arms.
     Raises ValueError for fewer than one repeat.
     """
     if repeats < 1:
@@ -75,7 +71,7 @@ def race(first: Callable[[], Generation], second: Callable[[], Generation], repe
 
 
 def describe_difference(result: Race, target: Any, prompt: Any) -> str:
-    """One sentence: the same tokens, or where greedy outputs part and how near the two tokens were there."""
+    """One sentence: the same tokens, or where greedy outputs diverge and how near the two tokens were there."""
     found = compare_greedy(result.first.tokens, result.second.tokens, target, prompt)
     if found.kind == "same":
         return "Both wrote the same tokens."
@@ -84,6 +80,6 @@ def describe_difference(result: Race, target: Any, prompt: Any) -> str:
         "a near-tie, which rounding can tip" if found.kind == "near-tie" else "an error, rounding does not explain it"
     )
     return (
-        f"They part at token {found.position}, {words[0]!r} or {words[1]!r}: {cause} "
+        f"They diverge at token {found.position}, {words[0]!r} or {words[1]!r}: {cause} "
         f"(logit gap {found.gap:.2g}, rounding scale {found.rounding:.2g})."
     )

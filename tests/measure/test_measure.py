@@ -271,9 +271,29 @@ def test_passes_take_turns_and_begin_where_the_context_ends():
     assert passes == [(0, 7), (7, 1), (7, 3), (7, 1), (7, 3), (7, 1), (7, 3)]
 
 
-def test_a_context_that_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match=r"10 \+ 4 tokens exceed the model's context of 12"):
-        measure.pass_seconds(Slow(Clock(), max_context=12), (1, 4), context=10)
+def test_a_context_that_does_not_fit_is_cut_and_a_pass_that_does_not_is_refused():
+    for wanted, used in ((10, 8), (7, 7), (100, 8)):
+        model = Slow(Clock(), max_context=12)
+        lengths, forward = [], model.forward
+        model.forward = lambda tokens, cache, *a: lengths.append(cache.length) or forward(tokens, cache, *a)  # noqa: B023
+        measure.pass_seconds(model, (1, 4), context=wanted, repeats=1)
+        assert lengths == [0, used, used, used, used]
+    with pytest.raises(ValueError, match="a pass over 13 tokens exceeds the model's context of 12"):
+        measure.pass_seconds(Slow(Clock(), max_context=12), (1, 13))
+
+
+@pytest.mark.parametrize("max_context", [2, 5, 12, 13, 100])
+def test_every_measurement_fits_a_small_context(max_context):
+    clock = Clock()
+    model = Slow(clock, max_context=max_context)
+    policy = measure.adaptive_gamma(model, clock=clock)
+    assert policy.most == min(11, max_context - 1)
+    assert measure.fastest_threads(model, (1, 2), repeats=1, clock=clock) in (1, 2)
+    times = measure.decode_times(tiny(max_context=max_context), rounds=1)
+    assert times.work.kv_read_bytes == decode(measure.shape_of(tiny()), min(64, max_context - 1)).kv_read_bytes * 2
+
+
+def test_a_relative_cost_needs_a_pass_over_one_token():
     with pytest.raises(ValueError, match="include 1"):
         measure.relative_cost({2: [1.0]})
 

@@ -53,7 +53,7 @@ def test_a_measured_pair_is_counted_as_the_engine_counts(drafter):
     assert sum(result.accepted) == sum(r.second.stats.accepted for r in result.races)
     assert set(result.verify_cost) == {1, 2, 3, 4}
     assert (result.draft_cost > 0) == isinstance(drafter, DraftModelDrafter)
-    assert all(r.same_tokens for r in result.races)
+    assert all(r.first.tokens == r.second.tokens for r in result.races)
     if isinstance(drafter, DraftModelDrafter) and drafter.model is TARGET:
         assert result.alpha == 1.0
 
@@ -63,6 +63,17 @@ def test_prompts_and_gamma_are_checked():
         try_pair(TARGET, NGramDrafter(), [])
     with pytest.raises(ValueError, match="gamma is 0"):
         try_pair(TARGET, NGramDrafter(), [[1]], gamma=0)
+
+
+@pytest.mark.parametrize(("prompt", "gamma"), [(90, 8), (95, 8), (3, 200), (50, 60)])
+@pytest.mark.parametrize("drafter", [NGramDrafter(), DraftModelDrafter(tiny_llama(2, n_layers=1, max_context=20))])
+def test_measuring_is_cut_to_the_context_where_the_engine_is(prompt, gamma, drafter):
+    """A context of 96: the passes that are timed fit beside the prompt, as the rounds that are run do."""
+    target = tiny_llama(1, max_context=96)
+    result = try_pair(target, drafter, [[1] * prompt], gamma=gamma, max_new_tokens=8, repeats=1)
+    assert result.gamma == min(gamma, 95) and set(result.verify_cost) == set(range(1, result.gamma + 2))
+    assert result.emitted == min(8, 96 - prompt)
+    assert result.verdict()
 
 
 def tryout_with(*ratios):
