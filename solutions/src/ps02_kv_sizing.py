@@ -20,7 +20,7 @@
 # numbers each time, and says what is wrong. Run it as often as you like. Hints open one at a time.
 
 # %% locked="setup"
-from specdec_course.checks import kv_sizing as checks
+from specdec_course.checks import ps02_kv_sizing as checks
 
 # Entries of config.json, as the makers of the models publish them.
 CONFIGS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from hypothesis.configuration import set_hypothesis_home_dir
 from hypothesis.errors import NoSuchExample
 from hypothesis.strategies import SearchStrategy
 
-from specdec_course.checks.check import CheckFailed, guard, raised, wrong
+from specdec_course.checks.check import Check, CheckFailed, guard, raised, wrong
 from specdec_course.checks.numbers import as_number, how_far, near, number_text, typed
 
 Case = tuple[Any, ...]
@@ -31,6 +31,13 @@ class Mistake:
 
     says: str | Callable[..., str]
     function: Callable[..., Any]
+
+
+def mistakes(
+    function: Callable[[Callable[..., Any]], Callable[..., Any]], formulas: Mapping[str, Any]
+) -> list[Mistake]:
+    """Mistakes from formulas by what they say, where function(formula) is called as the right function is."""
+    return [Mistake(says, function(formula)) for says, formula in formulas.items()]
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,7 @@ class Judge:
 
     what: the value in words, "The bytes of a token". given: the arguments in a message; by default as one types them,
     by the right function's names. refuses: errors that are answers: where `right` raises one, the learner must, too.
+    call: how the learner's function is called, (function, *arguments), where its result is not yet the value.
     """
 
     what: str
@@ -64,6 +72,7 @@ class Judge:
     answer: Answer = NUMBER
     given: Callable[..., str] | None = None
     refuses: tuple[type[Exception], ...] = ()
+    call: Callable[..., Any] = lambda function, *arguments: function(*arguments)
 
     def __call__(self, learner: Callable[..., Any], cases: Iterable[Case]) -> None:
         """Raise CheckFailed at the first case where the learner's value differs.
@@ -122,7 +131,7 @@ class Judge:
         arguments = deepcopy(case)
         try:
             with guard(given, passing=self.refuses):
-                got = learner(*arguments)
+                got = self.call(learner, *arguments)
         except CheckFailed as failure:
             return failure
         except self.refuses as error:
@@ -183,6 +192,31 @@ class Judge:
                 if fits:
                     return mistake.says if isinstance(mistake.says, str) else mistake.says(*cases[-1][0])
         return ""
+
+
+def parts(
+    *judges: Judge, which: int = 0, **cases: Callable[[random.Random], Iterable[Case]]
+) -> list[Callable[..., None]]:
+    """Parts of a Check by their names: cases that are drawn, and judged by each of the `judges`.
+
+    which: of the learner's functions, where the check is given several.
+    """
+
+    def part(name: str, draw: Callable[[random.Random], Iterable[Case]]) -> Callable[..., None]:
+        def look(*arguments: Any) -> None:
+            drawn = list(draw(arguments[-1]))
+            for judge in judges:
+                judge(arguments[which], drawn)
+
+        look.__name__ = name
+        return look
+
+    return [part(name, draw) for name, draw in cases.items()]
+
+
+def judged(name: str, *judges: Judge, **cases: Callable[[random.Random], Iterable[Case]]) -> Check:
+    """The check of a single function, made of parts as above."""
+    return Check(name, parts(*judges, which=0, **cases))
 
 
 def _error(error: Exception) -> str:

@@ -531,4 +531,45 @@ def kv_bytes_per_token(config, bytes_per_number=2):
         FIT,
         "fits exactly",
     ),
+    Wrong("one byte more", {TOKEN[0]: _token("2 * L * kv * d * P + 1")}, TOKEN, "nearly: too large by 1"),
+    Wrong(
+        "a byte for each sequence",
+        {CACHE[0]: _cache(f"batch * (layer_bytes * sum({KEPT} for w in windows) + 1)")},
+        CACHE,
+        "nearly",
+    ),
+    Wrong(
+        "one token less in a window",
+        {CACHE[0]: _cache("batch * layer_bytes * sum(context if w is None else min(context, w - 1) for w in windows)")},
+        CACHE,
+        "last `window` tokens",
+    ),
+    Wrong(
+        "a byte too many in a head",
+        {RANK[0]: _rank("2 * layers * max(1, kv_heads // ranks) * head_dim * 2 + 1")},
+        RANK,
+        "nearly",
+    ),
+    Wrong(
+        "whole gigabytes",
+        {
+            FIT[0]: _fit("max(0, int((usable * whole - weight_bytes) // sequence_bytes))").replace(
+                "float(amount)", "int(float(amount))"
+            )
+        },
+        FIT,
+        "need not be whole",
+    ),
+    Wrong(
+        "nearly one more",
+        {FIT[0]: _fit("max(0, int((usable * whole - weight_bytes) / sequence_bytes + 1e-3))")},
+        FIT,
+        "came out wrong",
+    ),
+    Wrong(
+        "a share of 0.95 is 0.9",
+        {FIT[0]: _fit("max(0, int((min(usable, 0.9) * whole - weight_bytes) // sequence_bytes))")},
+        FIT,
+        "came out wrong",
+    ),
 ]
