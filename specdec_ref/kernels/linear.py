@@ -1,21 +1,23 @@
-"""Matrix products of a decode step on a CPU: weights in 16 bits laid out for it, and weights in 4 bits as stored.
+"""Matrix products of a decode step on a CPU: 16-bit weights in the CPU's layout, and 4-bit weights as stored.
 
-Both stand in for `nn.Linear` without bias. A pass over few tokens takes about as long as its weights take to arrive, so
-fewer bits are faster there; over many tokens the arithmetic decides, and 16 bits win.
+Both replace an `nn.Linear` without bias. A pass over few tokens takes about as long as its weights take to arrive from
+memory, so fewer bits are faster there; over many tokens the arithmetic decides, and 16 bits win.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 GROUP = 32  # weights that share a scale in GGUF's Q4_0, Q4_1 and Q8_0
-# Tokens from which on the 16-bit product is taken. Fixed, not measured at each start: the two round differently, and
-# the same seed has to give the same text tomorrow.
+# From this many tokens on, the 16-bit product is taken. Fixed, not measured at each start: the two products round
+# differently, and a seed has to give the same text tomorrow.
 WIDE = 32
 
 
@@ -23,7 +25,8 @@ class PackedLinear(nn.Module):
     """x W^T with a bfloat16 W `[out, in]` in the blocked layout that oneDNN multiplies fastest.
 
     `nn.Linear` hands oneDNN the plain layout at each call, and a product with few rows then takes longer. The numbers
-    are the same, up to the order of sums.
+    are the same, up to the order of sums. Copies and pickles carry the plain layout, since the blocked one cannot be
+    read from outside.
     """
 
     def __init__(self, weight: Tensor) -> None:
@@ -34,6 +37,9 @@ class PackedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`x` `[n, in]` in bfloat16 -> `[n, out]`."""
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, None, "none", [], "")
+
+    def __reduce__(self) -> tuple[type[PackedLinear], tuple[Tensor]]:
+        return PackedLinear, (self.packed.to_dense(),)
 
 
 @dataclass(frozen=True)
@@ -60,17 +66,19 @@ class Blocks:
 class FourBitLinear(nn.Module):
     """x W^T with W in 4 bits, by PyTorch's own kernel; from `WIDE` rows on with the 16-bit `wide`.
 
-    The kernel keeps scale and zero in bfloat16, each off by up to 1/512 of itself. Eight steps from the middle that is
-    1/64 of a step, about what rounding the weights themselves to bfloat16 would cost. Sums are float32.
+    The kernel keeps scale and zero in bfloat16, each off by up to 1/512 of itself. Eight levels from the middle that is
+    1/64 of a level, about what rounding the weights themselves to bfloat16 would cost. Sums are float32.
     wide: the same matrix for many rows, `[n, in]` -> `[n, out]`.
     Raises ValueError for a shape that the kernel does not take.
     """
 
+    ROWS = 16  # the kernel takes matrices whose rows divide by this
+
     def __init__(self, blocks: Blocks, wide: nn.Module) -> None:
         super().__init__()
         out, width = blocks.levels.shape
-        if out % 16 or width % GROUP:
-            raise ValueError(f"a 4-bit matrix of {out} x {width}: rows must divide by 16, columns by {GROUP}")
+        if out % self.ROWS or width % GROUP:
+            raise ValueError(f"a 4-bit matrix of {out} x {width}: rows must divide by {self.ROWS}, columns by {GROUP}")
         self.packed = torch._convert_weight_to_int4pack_for_cpu(blocks.levels.int(), 1)
         pairs = torch.stack([blocks.scale, blocks.zero], -1).transpose(0, 1)
         self.scale_and_zero = pairs.to(torch.bfloat16).contiguous()  # [in / 32, out, 2]
@@ -105,7 +113,7 @@ class TiedHead(nn.Module):
 
 @cache
 def can_pack() -> bool:
-    """Whether this PyTorch and this CPU have oneDNN's bfloat16 products, and they multiply as they should."""
+    """Whether this PyTorch and this CPU have oneDNN's bfloat16 products, and these give the right numbers."""
     return _works(PackedLinear)
 
 
@@ -125,12 +133,13 @@ def can_use_four_bits() -> bool:
     return _works(make)
 
 
-def _works(make: object) -> bool:
+def _works(make: Callable[[Tensor], nn.Module]) -> bool:
+    """Whether a product of this kind runs here, and gives the right numbers."""
     weight = torch.linspace(-1, 1, 32 * 64).view(32, 64).to(torch.bfloat16)
     x = torch.linspace(1, -0.5, 3 * 64).view(3, 64).to(torch.bfloat16)
     try:
         with torch.inference_mode():
-            got = make(weight)(x).float()  # type: ignore[operator]
+            got: Any = make(weight)(x).float()
     except (AttributeError, RuntimeError, NotImplementedError):
         return False
     want = x.float() @ weight.float().T

@@ -1,17 +1,18 @@
-"""Plain loops over a model's numbers, compiled by Numba: for what would take PyTorch many small operations.
+"""Attention, RMSNorm, rotation and gated activation as loops compiled by Numba: bfloat16, few tokens, one CPU core.
 
-For one token each PyTorch operation costs more to call than to compute, so what lies between two matrix products is one
-loop here. bfloat16 comes as its 16 bits, since NumPy knows no such number; sums are float32.
+For one token each PyTorch operation takes longer to call than to compute, so what lies between two matrix products is
+one loop here. A bfloat16 number comes as its 16 bits, since NumPy has no such type; sums are float32.
 
-A loop treats each row by itself, with one order of sums however many rows there are. So a token's numbers do not depend
-on how many others are in the pass, to the last bit.
+A loop processes each row independently, in a summation order that does not depend on the number of rows. So a token's
+numbers are the same to the last bit, however many other tokens are in the pass.
 """
 
 from __future__ import annotations
 
 import ctypes
+import warnings
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache
 from typing import Any
 
 import numba
@@ -20,10 +21,10 @@ import torch
 from numba import carray, types
 from torch import Tensor
 
-BITS = types.CPointer(types.uint16)  # a tensor in bfloat16
+BITS = types.CPointer(types.uint16)  # a bfloat16 tensor
 COUNT = types.int64
 REAL = types.float32
-TILE = 64  # keys, and dimensions of a head, that attention has in work at a time
+TILE = 64  # keys, and dimensions of a head, that attention works on at a time
 TERMS = 16  # products that it sums in registers
 LANES = 64  # partial sums of a row, so that many numbers are added at once
 # Products and sums may be fused, but not reordered: a reordered sum could differ with the number of rows.
@@ -31,17 +32,24 @@ FAST = {"contract"}
 _C = {BITS: ctypes.c_void_p, COUNT: ctypes.c_int64, REAL: ctypes.c_float}
 
 
-def helper(function: Callable[..., Any]) -> Any:
-    """A function that compiled loops call, put in place of the call."""
+trouble: str | None = None
+"""Why compiled loops could not be read from disk or kept there; None as long as nothing went wrong."""
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """A function that is inlined into the compiled loops that call it."""
     return numba.njit(inline="always", error_model="numpy", fastmath=FAST)(function)
 
 
-def block(function: Callable[..., Any]) -> Any:
+def called(function: Callable[..., Any]) -> Any:
     """A function that compiled loops call, compiled by itself."""
     return numba.njit(error_model="numpy", fastmath=FAST)(function)
 
 
-def _address(tensor: Tensor) -> int:
+def _address(tensor: Tensor | None) -> int:
+    """Where a tensor's numbers begin; 0, the null pointer, for None."""
+    if tensor is None:
+        return 0
     if tensor.dtype != torch.bfloat16 or not tensor.is_cpu:
         raise TypeError(
             f"a compiled loop takes bfloat16 on the CPU, not {tensor.dtype} on {tensor.device}: a model that was laid "
@@ -51,28 +59,80 @@ def _address(tensor: Tensor) -> int:
 
 
 class Loop:
-    """A function of pointers and numbers, compiled when first needed and kept on disk for the next process.
+    """A function of pointers and numbers, compiled by `compile` or when first called, and kept on disk by Numba.
 
-    Called with tensors for pointers: in bfloat16 on the CPU, or it raises TypeError. Their shapes it cannot check, so
-    its callers see to that.
+    Called with a tensor for each pointer, bfloat16 on the CPU, or it raises TypeError; None is the null pointer, where
+    the loop says that it does not read there. It cannot check shapes: its callers do.
     """
 
     def __init__(self, function: Callable[..., None], signature: tuple[Any, ...]) -> None:
         self.function, self.signature = function, signature
+        self._code: Any = None
+        self._call: Callable[..., None] | None = None
 
-    def __call__(self, *arguments: Any) -> None:
-        self.compiled(*[_address(a) if isinstance(a, Tensor) else a for a in arguments])
+    def __call__(self, *arguments: Tensor | float | None) -> None:
+        call = self._call or self.compile()
+        call(*[_address(a) if a is None or isinstance(a, Tensor) else a for a in arguments])
 
-    @cached_property
-    def compiled(self) -> Any:
-        """What takes addresses. Compiling takes seconds, so a model asks for it when it is laid out."""
-        compile_: Any = numba.cfunc
-        signature = types.void(*self.signature)
-        try:
-            self._code = compile_(signature, cache=True, error_model="numpy", fastmath=FAST)(self.function)
-        except RuntimeError:  # no folder to keep it in: compile for this process alone
-            self._code = compile_(signature, error_model="numpy", fastmath=FAST)(self.function)
-        return ctypes.CFUNCTYPE(None, *[_C[t] for t in self.signature])(self._code.address)
+    def compile(self) -> Callable[..., None]:
+        """The compiled loop, which takes addresses. The first time takes seconds, later processes read the result.
+
+        Raises ValueError where NUMBA_DISABLE_JIT forbids compiling.
+        """
+        if self._call is None:
+            if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+                raise ValueError(
+                    "NUMBA_DISABLE_JIT is set, and bfloat16 on a CPU needs compiled loops: unset it, or load with "
+                    "dtype='float32'"
+                )
+            try:
+                self._code = self._compiled(cache=True)
+            except Exception as error:  # whatever is wrong with the folder or the files in it
+                _warn_not_kept(error)
+                self._code = self._compiled(cache=False)
+            self._call = ctypes.CFUNCTYPE(None, *[_C[t] for t in self.signature])(self._code.address)
+        return self._call
+
+    def _compiled(self, cache: bool) -> Any:
+        cfunc: Any = numba.cfunc
+        return cfunc(types.void(*self.signature), cache=cache, error_model="numpy", fastmath=FAST)(self.function)
+
+
+@cache
+def cache_folder() -> str:
+    """Where Numba keeps the compiled loops; empty if it finds no folder that it may write to."""
+    from numba.core.caching import FunctionCache
+
+    try:
+        return FunctionCache(gate.function).cache_path
+    except Exception:
+        return ""
+
+
+def advice() -> str:
+    """What to do where compiled loops cannot be read from disk or kept there."""
+    folder = cache_folder()
+    return f"make room in {folder}, or delete loops.* there" if folder else "set NUMBA_CACHE_DIR to a folder"
+
+
+def _warn_not_kept(error: Exception) -> None:
+    """Warn once in a process, whatever happens to the other loops."""
+    global trouble
+    if trouble is not None:
+        return
+    trouble = f"{type(error).__name__}: {error}"
+    warnings.warn(
+        f"the compiled loops cannot be read from disk or kept there ({trouble}), so that each process has to compile "
+        f"them again, which takes seconds: {advice()}",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+
+
+def compile_all() -> None:
+    """Compile every loop of this module, or read it from disk, so that no pass has to. Raises as `Loop.compile`."""
+    for each in (attend, norm, rotate, gate):
+        each.compile()
 
 
 def loop(*signature: Any) -> Callable[[Callable[..., None]], Loop]:
@@ -80,13 +140,13 @@ def loop(*signature: Any) -> Callable[[Callable[..., None]], Loop]:
     return lambda function: Loop(function, signature)
 
 
-@helper
+@inlined
 def widen(bits: Any) -> Any:
     """bfloat16's bits as float32: they are its upper half."""
     return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)
 
 
-@helper
+@inlined
 def narrow(x: Any) -> Any:
     """float32 as bfloat16's bits, rounded to the nearest, ties to even. NaN stays NaN."""
     bits = np.float32(x).view(np.uint32)
@@ -95,12 +155,12 @@ def narrow(x: Any) -> Any:
     return np.uint16(0x7FC0) if x != x else rounded
 
 
-@helper
+@inlined
 def exp(x: Any) -> Any:
     """e^x in float32, off by less than 3e-7 of itself; 0 below -87, and no more than e^88 above.
 
-    x = n ln 2 + r with |r| <= ln 2 / 2: e^r by its series, 2^n by writing n into the exponent. The C library's could
-    not be done for many numbers at once.
+    x = n ln 2 + r with |r| <= ln 2 / 2: e^r by its series, 2^n by writing n into the exponent. Unlike the C library's,
+    it vectorises.
     """
     y = min(max(x, np.float32(-87)), np.float32(88))
     n = np.floor(y * np.float32(1.4426950408889634) + np.float32(0.5))
@@ -112,7 +172,7 @@ def exp(x: Any) -> Any:
     return np.float32(0) if x < np.float32(-87) else s * power
 
 
-@block
+@called
 def _multiply_add(out: Any, factors: Any, rows: Any) -> None:
     """out[j] += the sum of factors[i] * rows[i, j] over TERMS i, in that order, for all TILE j."""
     for j in range(TILE):
@@ -122,9 +182,9 @@ def _multiply_add(out: Any, factors: Any, rows: Any) -> None:
         out[j] = s
 
 
-@block
+@called
 def _softmax(scores: Any) -> None:
-    """In place, over a multiple of TILE scores. Lane by lane, so that scores of -inf behind the last change nothing."""
+    """In place, over a multiple of TILE scores. Lane by lane, so that scores of -inf after the last change nothing."""
     top = np.float32(-np.inf)
     for t in range(len(scores)):
         top = max(top, scores[t])
@@ -147,10 +207,10 @@ def _softmax(scores: Any) -> None:
 def attend(  # type: ignore[no-untyped-def]
     q, keys, values, bias, out, n_heads, rows, dim, length, key_stride, value_stride, masked
 ) -> None:
-    """softmax(q keys^T / sqrt(dim) + bias) values, for each head apart.
+    """softmax(q keys^T / sqrt(dim) + bias) values, for each head.
 
-    q and out: `[n_heads, rows, dim]`. bias: `[rows, length]`, looked at where `masked`.
-    keys and values: `[n_heads, length, dim]`, each head in one piece, the next one `key_stride` or `value_stride` on.
+    q and out: `[n_heads, rows, dim]`. bias: `[rows, length]`, read only if `masked`, else it may be null.
+    keys and values: `[n_heads, length, dim]`, each head contiguous, heads `key_stride` or `value_stride` numbers apart.
     """
     queries = carray(q, (n_heads, rows, dim))
     results = carray(out, (n_heads, rows, dim))
@@ -168,7 +228,7 @@ def attend(  # type: ignore[no-untyped-def]
         for r in range(rows):
             for d in range(dim):
                 query[r, d] = widen(queries[h, r, d]) * scale
-        # Scores: a tile of keys, turned so that one dimension of all its keys lies together.
+        # Scores: a tile of keys, transposed so that one dimension of all its keys is contiguous.
         tile[:] = 0
         for t in range(tiles):
             n = min(TILE, length - t * TILE)
@@ -211,7 +271,10 @@ def attend(  # type: ignore[no-untyped-def]
 
 @loop(BITS, BITS, BITS, BITS, BITS, COUNT, COUNT, REAL, COUNT)
 def norm(x, more, weight, total, out, rows, width, eps, adds) -> None:  # type: ignore[no-untyped-def]
-    """total = x + more, where `adds`; out = total / sqrt(mean(total^2) + eps) * weight. All `[rows, width]`."""
+    """total = x + more; out = total / sqrt(mean(total^2) + eps) * weight. All `[rows, width]`, weight `[width]`.
+
+    Without `adds` it is x in place of total, and more and total may be null.
+    """
     a, b, w = carray(x, (rows, width)), carray(more, (rows, width)), carray(weight, width)
     sums, results = carray(total, (rows, width)), carray(out, (rows, width))
     row, lanes = np.empty(width, np.float32), np.empty(LANES, np.float32)
@@ -242,7 +305,7 @@ def norm(x, more, weight, total, out, rows, width, eps, adds) -> None:  # type: 
 
 @loop(BITS, BITS, BITS, BITS, BITS, BITS, COUNT, COUNT, COUNT, COUNT)
 def rotate(qkv, cos, sin, q, k, v, n, n_heads, n_kv_heads, dim) -> None:  # type: ignore[no-untyped-def]
-    """`qkv` `[n, n_heads + 2 n_kv_heads, dim]` by heads, `[heads, n, dim]`; q and k turned as `llama.rotate` does."""
+    """`qkv` `[n, n_heads + 2 n_kv_heads, dim]` into q, k and v `[heads, n, dim]`, q and k rotated as in `llama.py`."""
     data = carray(qkv, (n, n_heads + 2 * n_kv_heads, dim))
     cosines, sines = carray(cos, (n, dim)), carray(sin, (n, dim))
     queries, keys = carray(q, (n_heads, n, dim)), carray(k, (n_kv_heads, n, dim))

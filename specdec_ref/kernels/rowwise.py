@@ -1,7 +1,7 @@
-"""Attention for few rows on a CPU, each row by itself: the same bits for a token, whatever else is in the pass.
+"""Attention for few rows on a CPU, row by row: a token's bits do not depend on what else is in the pass.
 
-PyTorch's attention multiplies all rows at once and picks its kernel by how many there are, so a token verified beside
-drafts gets other roundings than the same token alone, and now and then another most likely successor. Here it does not.
+PyTorch's attention multiplies all rows at once and picks its kernel by their number. So a token that is verified with
+drafts is rounded differently from the same token alone, and now and then its most likely successor differs. Not here.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from specdec_ref.kernels import loops
+from specdec_ref.kernels.masks import additive
 
 
 def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
     """`specdec_ref.kernels.attention.attention` for bfloat16 on a CPU; scores and sums in float32, one thread.
 
-    Each row has to see a key. Masked keys behind the last one that it sees change none of its bits.
+    Each row has to see a key. Masked keys after the last one that it sees change none of its bits.
     Raises ValueError for shapes that do not fit, TypeError for other formats or devices.
     """
     n_heads, rows, dim = q.shape
@@ -27,15 +28,11 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = Non
     if mask is not None and mask.shape != (rows, length):
         raise ValueError(f"a mask of {tuple(mask.shape)} for {rows} rows and {length} keys")
     q, keys, values = q.contiguous(), _in_rows(keys), _in_rows(values)
-    if mask is None:
-        bias = q  # not looked at
-    elif mask.dtype == torch.bool:
-        bias = torch.zeros(mask.shape, dtype=q.dtype).masked_fill_(~mask, float("-inf"))
-    else:
-        bias = mask.to(q.dtype).contiguous()
+    if mask is not None:
+        mask = (additive(mask, q.dtype) if mask.dtype == torch.bool else mask.to(q.dtype)).contiguous()
     out = torch.empty_like(q)
     strides = keys.stride(0), values.stride(0)
-    loops.attend(q, keys, values, bias, out, n_heads, rows, dim, length, *strides, mask is not None)
+    loops.attend(q, keys, values, mask, out, n_heads, rows, dim, length, *strides, mask is not None)
     return out
 
 

@@ -1,6 +1,6 @@
-"""A layer for few tokens on a CPU: what lies between its matrix products is one compiled loop each.
+"""The Llama's layer for few tokens on a CPU: between its matrix products, compiled loops in place of small operations.
 
-Same signature and same numbers as `Layer`, rounding apart: each loop computes in float32 and rounds once, to bfloat16.
+Same signature and same numbers as `Layer`, up to rounding: each loop computes in float32 and rounds once, to bfloat16.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class FusedRMSNorm(nn.RMSNorm):
         """`x` `[n, width]` -> the same shape."""
         x = x.contiguous()
         out = torch.empty_like(x)
-        loops.norm(x, x, self.weight, x, out, len(x), x.shape[1], self.eps, False)
+        loops.norm(x, None, self.weight, None, out, len(x), x.shape[1], self.eps, False)
         return out
 
     def of_sum(self, x: Tensor, more: Tensor) -> tuple[Tensor, Tensor]:
-        """`x + more` and its norm."""
+        """`x + more` and its norm, both `[n, width]`."""
         x, more = x.contiguous(), more.contiguous()
         total, out = torch.empty_like(x), torch.empty_like(x)
         loops.norm(x, more, self.weight, total, out, len(x), x.shape[1], self.eps, True)
@@ -38,14 +38,15 @@ class FusedRMSNorm(nn.RMSNorm):
 
 
 class FusedLayer(Layer):
-    """A packed `Layer` in bfloat16 on a CPU; many tokens take the operations of the plain one."""
+    """A `Layer` in bfloat16 on a CPU, with the matrices of `plain`; many tokens take the plain layer's operations."""
+
+    mlp_norm: FusedRMSNorm
 
     def __init__(self, plain: Layer) -> None:
-        nn.Module.__init__(self)
-        self.config = plain.config
-        self.mlp_norm: FusedRMSNorm
+        with torch.device("meta"):  # without memory: every module is replaced by that of `plain`
+            super().__init__(plain.config)
         for name, module in plain.named_children():
-            setattr(self, name, FusedRMSNorm(module) if isinstance(module, nn.RMSNorm) else module)
+            self.set_submodule(name, FusedRMSNorm(module) if isinstance(module, nn.RMSNorm) else module)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: Any, layer: int) -> Tensor:
         """See `Layer.forward`."""

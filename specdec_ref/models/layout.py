@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
 
+from specdec_ref.interfaces import CausalLM
 from specdec_ref.kernels import loops
 from specdec_ref.kernels.linear import Blocks, FourBitLinear, PackedLinear, TiedHead, can_pack
+from specdec_ref.models.config import LlamaConfig
 from specdec_ref.models.fused import FusedLayer, FusedRMSNorm
 from specdec_ref.models.llama import Layer, Llama
+from specdec_ref.models.names import MATRICES, hf_modules
 
-# Which of a file's matrices make up one of ours.
-PARTS = {
-    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "out": ("self_attn.o_proj",),
-    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
-    "down": ("mlp.down_proj",),
-}
+Matrix = nn.Linear | PackedLinear | FourBitLinear
 
 
 def pack(model: Llama) -> Llama:
@@ -29,12 +25,10 @@ def pack(model: Llama) -> Llama:
     """
     if model.dtype != torch.bfloat16 or model.device.type != "cpu" or not can_pack():
         return model
-    for owner, name in _matrices(model):
-        linear = getattr(owner, name)
-        if isinstance(linear, nn.Linear):
-            setattr(owner, name, PackedLinear(linear.weight))
-    for each in (loops.attend, loops.norm, loops.rotate, loops.gate):
-        _ = each.compiled  # now, and not in the first pass, which somebody may be timing
+    loops.compile_all()  # now, and not in the first pass, which somebody may be timing
+    for name, matrix in matrices(model).items():
+        if isinstance(matrix, nn.Linear):
+            model.set_submodule(name, PackedLinear(matrix.weight))
     for i, layer in enumerate(model.layers):
         if isinstance(layer, Layer) and not isinstance(layer, FusedLayer):
             model.layers[i] = FusedLayer(layer)
@@ -44,50 +38,65 @@ def pack(model: Llama) -> Llama:
 
 
 def keep_four_bits(model: Llama, stored: Mapping[str, Blocks]) -> Llama:
-    """A bfloat16 model with its matrices in 4 bits, as the file where it came from stores them; changed in place.
+    """A bfloat16 model with its matrices in 4 bits, as the file that it came from stores them; changed in place.
 
     stored: by Hugging Face name. Matrices that it lacks, or whose shapes the kernel does not take, stay in 16 bits.
     Raises ValueError where that is all of them.
     """
-    kept = 0
-    for i, layer in enumerate(model.layers):
-        for name, parts in PARTS.items():
-            wide = getattr(layer, name)
-            kept += _replace(layer, name, [stored.get(f"model.layers.{i}.{p}.weight") for p in parts], wide)
-    head = "model.embed_tokens.weight" if model.config.tied_head else "lm_head.weight"
-    kept += _replace(model, "head", [stored.get(head)], TiedHead(model.embed) if model.config.tied_head else model.head)
-    if not kept:
+    parts, tied = _parts(model.config), model.config.tied_head
+    if not can_keep_four_bits(model.config, stored):
         raise ValueError("the file holds no matrix in Q4_0, Q4_1 or Q8_0 that can stay so: load it with weights='full'")
-    for owner, name in _matrices(model):
-        linear = getattr(owner, name)
-        if isinstance(linear, FourBitLinear) and isinstance(linear.wide, nn.Linear) and can_pack():
-            linear.wide = PackedLinear(linear.wide.weight)
+    for name, matrix in matrices(model).items():
+        blocks = [stored.get(part) for part in parts[name]]
+        if not _fit(blocks):
+            continue
+        if name == "head" and tied:
+            wide: nn.Module = TiedHead(model.embed)
+        else:
+            wide = PackedLinear(matrix.weight) if isinstance(matrix, nn.Linear) and can_pack() else matrix
+        model.set_submodule(name, FourBitLinear(_stack([b for b in blocks if b is not None]), wide))
     return pack(model)
 
 
-def _replace(owner: nn.Module, name: str, parts: list[Blocks | None], wide: nn.Module) -> bool:
-    """Put the parts, one below the other, in place of a matrix; False where that cannot be done."""
+def can_keep_four_bits(config: LlamaConfig, stored: Mapping[str, Blocks]) -> bool:
+    """Whether any matrix of such a model is stored in 4 bits, in a shape that the kernel takes."""
+    return any(_fit([stored.get(part) for part in parts]) for parts in _parts(config).values())
+
+
+def matrices(model: Llama) -> dict[str, Matrix]:
+    """The matrices that a pass multiplies by, head included, by their name in the model."""
+    return {name: model.get_submodule(name) for name in _parts(model.config)}  # type: ignore[misc]
+
+
+def bytes_a_pass(model: CausalLM) -> int:
+    """Bytes of weights that a pass over one token reads, head included, the embedding's other rows not.
+
+    Raises TypeError for a model other than the reference Llama.
+    """
+    if not isinstance(model, Llama):
+        raise TypeError(f"the bytes per pass are known for the reference Llama, not for a {type(model).__name__}")
+    total = sum(m.weight.nbytes if isinstance(m, nn.Linear) else m.nbytes for m in matrices(model).values())
+    return total + sum(norm.weight.nbytes for norm in model.modules() if isinstance(norm, nn.RMSNorm))
+
+
+def _parts(config: LlamaConfig) -> dict[str, list[str]]:
+    """For each matrix of the model, the Hugging Face weights that it is stacked from."""
+    found = {name: [f"{part}.weight" for part in parts] for name, parts in hf_modules(config.n_layers).items()}
+    if config.tied_head:
+        found["head"] = found["embed"]
+    return {name: parts for name, parts in found.items() if name == "head" or name.split(".")[-1] in MATRICES}
+
+
+def _fit(parts: Sequence[Blocks | None]) -> bool:
+    """Whether these blocks, stacked, are a matrix that the 4-bit kernel takes."""
     found = [p for p in parts if p is not None]
-    if len(found) < len(parts) or len({p.repeat for p in found}) > 1:
-        return False
-    levels, scale, zero = (torch.cat([getattr(p, field) for p in found]) for field in ("levels", "scale", "zero"))
-    whole = Blocks(levels, scale, zero, found[0].repeat)
-    if whole.levels.shape[0] % 16:
-        return False
-    setattr(owner, name, FourBitLinear(whole, wide))
-    return True
+    return (
+        len(found) == len(parts)
+        and len({p.repeat for p in found}) == 1
+        and sum(p.levels.shape[0] for p in found) % FourBitLinear.ROWS == 0
+    )
 
 
-def _matrices(model: Llama) -> Iterator[tuple[nn.Module, str]]:
-    for layer in model.layers:
-        for name in PARTS:
-            yield layer, name
-    yield model, "head"
-
-
-def bytes_a_pass(model: Llama) -> int:
-    """Bytes of weights that a pass over one token reads, head included, the embedding's other rows not."""
-    matrices: list[Any] = [getattr(owner, name) for owner, name in _matrices(model)]
-    total = sum(m.weight.nbytes if isinstance(m, nn.Linear) else m.nbytes for m in matrices)
-    norms: list[Any] = [m for m in model.modules() if isinstance(m, nn.RMSNorm)]
-    return total + sum(norm.weight.nbytes for norm in norms)
+def _stack(parts: Sequence[Blocks]) -> Blocks:
+    levels, scale, zero = (torch.cat([getattr(p, field) for p in parts]) for field in ("levels", "scale", "zero"))
+    return Blocks(levels, scale, zero, parts[0].repeat)

@@ -7,7 +7,8 @@ truncated. Query, key and value are one matrix product, and so are gate and up. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,67 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from specdec_ref.cache.dense import DenseCache
-
-
-@dataclass(frozen=True)
-class LlamaConfig:
-    """The sizes of a Llama; `from_hf` reads them from a Hugging Face `config.json`."""
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    n_layers: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    max_context: int
-    rope_theta: float
-    rms_norm_eps: float
-    tied_head: bool
-    eos_token_ids: tuple[int, ...] = ()
-
-    @property
-    def n_weights(self) -> int:
-        """Weights of the model; an embedding that is the head, too, counts once."""
-        attention = 2 * self.hidden_size * (self.n_heads + self.n_kv_heads) * self.head_dim
-        layer = attention + 3 * self.hidden_size * self.intermediate_size + 2 * self.hidden_size
-        tables = (1 if self.tied_head else 2) * self.vocab_size * self.hidden_size
-        return tables + self.n_layers * layer + self.hidden_size
-
-    @classmethod
-    def from_hf(cls, config: dict[str, Any]) -> LlamaConfig:
-        """Raises ValueError for what this file does not implement (position scalings, biases, quantised weights)."""
-        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        kind = rope.get("rope_type", rope.get("type", "default"))
-        unsupported = [
-            name
-            for name, wrong in {
-                f"model_type {config.get('model_type')!r}": config.get("model_type") != "llama",
-                f"rope type {kind!r}": kind != "default",
-                "attention_bias": config.get("attention_bias", False),
-                "mlp_bias": config.get("mlp_bias", False),
-                "quantization_config": "quantization_config" in config,
-                f"hidden_act {config.get('hidden_act')!r}": config.get("hidden_act", "silu") != "silu",
-            }.items()
-            if wrong
-        ]
-        if unsupported:
-            raise ValueError(f"the reference Llama does not implement {', '.join(unsupported)}")
-        eos = config.get("eos_token_id")
-        return cls(
-            vocab_size=config["vocab_size"],
-            hidden_size=config["hidden_size"],
-            intermediate_size=config["intermediate_size"],
-            n_layers=config["num_hidden_layers"],
-            n_heads=config["num_attention_heads"],
-            n_kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
-            head_dim=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
-            max_context=config["max_position_embeddings"],
-            rope_theta=rope.get("rope_theta") or config.get("rope_theta", 10_000.0),
-            rms_norm_eps=config["rms_norm_eps"],
-            tied_head=config.get("tie_word_embeddings", False),
-            eos_token_ids=() if eos is None else tuple(eos) if isinstance(eos, (list, tuple)) else (eos,),
-        )
+from specdec_ref.kernels.masks import additive
+from specdec_ref.models.config import LlamaConfig
+from specdec_ref.models.names import hf_modules
 
 
 def rotary_tables(config: LlamaConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -104,14 +47,6 @@ def causal_mask(n: int, length: int, device: torch.device | str = "cpu") -> Tens
     if n == 1:
         return None
     return torch.ones(n, length + n, dtype=torch.bool, device=device).tril(length)
-
-
-def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """What attention adds to its scores: 0 where `mask` is True, -inf elsewhere.
-
-    On a CPU attention would make this of a boolean mask in every layer; here it is made once a pass.
-    """
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
 
 
 class Layer(nn.Module):
@@ -167,33 +102,40 @@ class Llama(nn.Module):
         self.register_buffer("sin", sin, persistent=False)
 
     @classmethod
-    def from_hf(cls, config: dict[str, Any], state: dict[str, Tensor], dtype: torch.dtype) -> Llama:
-        """Build from a Hugging Face `config.json` and `LlamaForCausalLM` weights (name -> tensor)."""
+    def from_hf(cls, config: dict[str, Any], state: Mapping[str, Tensor], dtype: torch.dtype) -> Llama:
+        """Build from a Hugging Face `config.json` and `LlamaForCausalLM` weights (name -> tensor).
+
+        A head of its own among the weights is used even where the config ties it to the embedding, as transformers 5
+        does. Raises ValueError for a config that is not implemented, and for weights that are missing or not of the
+        config's sizes.
+        """
+        sizes = LlamaConfig.from_hf(config)
+        embedding, head = state.get("model.embed_tokens.weight"), state.get("lm_head.weight")
+        if embedding is not None and head is not None and not _equal(embedding, head):
+            sizes = replace(sizes, tied_head=False)
         with torch.device("meta"):
-            model = cls(LlamaConfig.from_hf(config), dtype)
-        own: dict[str, Tensor] = {
-            "embed.weight": state["model.embed_tokens.weight"],
-            "norm.weight": state["model.norm.weight"],
-        }
-        own["head.weight"] = own["embed.weight"] if model.config.tied_head else state["lm_head.weight"]
-        for i in range(model.config.n_layers):
-
-            def theirs(*names: str, prefix: str = f"model.layers.{i}.") -> Tensor:
-                return torch.cat([state[f"{prefix}{name}.weight"] for name in names])
-
-            own |= {
-                f"layers.{i}.qkv.weight": theirs("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-                f"layers.{i}.out.weight": theirs("self_attn.o_proj"),
-                f"layers.{i}.gate_up.weight": theirs("mlp.gate_proj", "mlp.up_proj"),
-                f"layers.{i}.down.weight": theirs("mlp.down_proj"),
-                f"layers.{i}.attention_norm.weight": theirs("input_layernorm"),
-                f"layers.{i}.mlp_norm.weight": theirs("post_attention_layernorm"),
-            }
-        own = {name: tensor.to(dtype) for name, tensor in own.items()}
+            model = cls(sizes, dtype)
+        own: dict[str, Tensor] = {}
+        for name, theirs in hf_modules(sizes.n_layers).items():
+            if name == "head" and sizes.tied_head:
+                continue
+            weights = [f"{each}.weight" for each in theirs]
+            if missing := [weight for weight in weights if weight not in state]:
+                raise ValueError(f"the file lacks the model's tensor {missing[0]!r}: get the whole model again")
+            stacked = torch.cat([state[weight] for weight in weights])
+            wanted = model.get_parameter(f"{name}.weight")
+            if stacked.shape != wanted.shape:
+                raise ValueError(
+                    f"{' + '.join(weights)} is {_by(stacked)}, but its config says {_by(wanted)}: weights and config "
+                    "are not of the same model"
+                )
+            own[f"{name}.weight"] = stacked.to(dtype)
+        if sizes.tied_head:
+            own["head.weight"] = own["embed.weight"]
         model.load_state_dict(own, assign=True)
-        if model.config.tied_head:
+        if sizes.tied_head:
             model.head.weight = model.embed.weight
-        model.cos, model.sin = rotary_tables(model.config, dtype)
+        model.cos, model.sin = rotary_tables(sizes, dtype)
         return model.requires_grad_(False).eval()
 
     @property
@@ -237,3 +179,11 @@ class Llama(nn.Module):
     def forward(self, tokens: Tensor, cache: Any, rows: slice = slice(None)) -> Tensor:
         """Logits `[n_rows, vocab]` after `tokens` `[n]`, of the chosen rows only; the cache grows by n."""
         return self.head(self.hidden_states(tokens, cache)[-1][rows])
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool((a == b).all())
+
+
+def _by(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape))

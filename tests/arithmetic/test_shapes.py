@@ -167,7 +167,8 @@ def test_4_bit_bytes_are_the_sum_of_blocks_heads_and_norms() -> None:
 def test_4_bit_bytes_equal_those_of_the_tensors_in_the_real_file() -> None:
     import gguf
 
-    from specdec_ref.models.store.catalog import GGUF_NAME, fetch
+    from specdec_ref.models.store.catalog import GGUF_NAME
+    from specdec_ref.models.store.fetch import fetch
 
     tensors = gguf.GGUFReader(fetch("smollm2-135m") / GGUF_NAME).tensors
     assert model_shape("smollm2-135m").weight_bytes("gguf-q4-1") == sum(int(t.n_bytes) for t in tensors)

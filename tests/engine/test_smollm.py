@@ -12,7 +12,7 @@ from specdec_ref.kernels.linear import can_use_four_bits
 from specdec_ref.measure import compare_greedy
 from specdec_ref.measure.race import race
 from specdec_ref.models.dtype import bf16_seconds_over_float32
-from specdec_ref.models.store.catalog import fetch
+from specdec_ref.models.store.fetch import fetch
 from specdec_ref.prompts import prompt, prompts
 
 pytestmark = [pytest.mark.model, pytest.mark.usefixtures("all_threads")]

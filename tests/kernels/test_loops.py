@@ -16,9 +16,10 @@ from specdec_ref.cache.paged import PagedKVPool
 from specdec_ref.kernels import attention as attention_module
 from specdec_ref.kernels import loops, rowwise
 from specdec_ref.kernels.linear import WIDE
+from specdec_ref.kernels.masks import additive
 from specdec_ref.models.fused import FusedLayer, FusedRMSNorm
 from specdec_ref.models.layout import keep_four_bits, pack
-from specdec_ref.models.llama import additive, causal_mask, rotary_tables, rotate
+from specdec_ref.models.llama import causal_mask, rotary_tables, rotate
 
 BF16 = torch.bfloat16
 

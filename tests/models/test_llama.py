@@ -120,7 +120,9 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
     [
         {"model_type": "mamba"},
         {"attention_bias": True},
-        {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+        {"rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+        {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+        {"partial_rotary_factor": 0.5},
         {"hidden_act": "gelu"},
     ],
 )
@@ -134,7 +136,7 @@ def test_what_the_reference_does_not_implement_is_refused(changes):
 
 @pytest.fixture(scope="module")
 def real_folder():
-    from specdec_ref.models.store.catalog import fetch
+    from specdec_ref.models.store.fetch import fetch
 
     return fetch()
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from specdec_ref.kernels.linear import can_pack, can_use_four_bits
-from specdec_ref.models.layout import PARTS
 from specdec_ref.models.llama import Llama, LlamaConfig
-from specdec_ref.models.store.gguf import READERS
+from specdec_ref.models.names import LAYER, MATRICES
+from specdec_ref.models.store.blocks import READERS
 
 needs_four_bits = pytest.mark.skipif(not can_use_four_bits(), reason="no 4-bit kernel on this machine")
 needs_packing = pytest.mark.skipif(not can_pack(), reason="no oneDNN bfloat16 products on this machine")
@@ -45,9 +45,9 @@ def stored(model, kind="Q4_1"):
         "down": [c.hidden_size],
     }
     for i, layer in enumerate(model.layers):
-        for name, parts in PARTS.items():
+        for name in MATRICES:
             rows = []
-            for part, weight in zip(parts, getattr(layer, name).weight.split(sizes[name])):
+            for part, weight in zip(LAYER[name], getattr(layer, name).weight.split(sizes[name])):
                 found[f"model.layers.{i}.{part}.weight"], w = quantise(weight)
                 rows.append(w)
             getattr(exact.layers[i], name).weight.copy_(torch.cat(rows))

@@ -17,7 +17,7 @@ class Pieces:
     def __init__(self, pieces: list[bytes], special: tuple[int, ...] = ()) -> None:
         self.pieces, self.special = pieces, special
 
-    def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
+    def decode(self, ids: list[int], skip_special_tokens: bool = False, **_: Any) -> str:
         kept = [i for i in ids if not (skip_special_tokens and i in self.special)]
         return b"".join(self.pieces[i] for i in kept).decode("utf-8", errors="replace")
 

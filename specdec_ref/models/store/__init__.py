@@ -1,1 +1,1 @@
-"""Where models come from: the catalogue, GGUF files, folders in Hugging Face format."""
+"""Where models come from: the catalogue and what is fetched from it, GGUF files, folders in Hugging Face format."""

@@ -4,34 +4,65 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from transformers import PreTrainedTokenizerBase
+
+from specdec_ref.kernels.linear import Blocks
+from specdec_ref.models.store.blocks import read_blocks
+from specdec_ref.models.store.catalog import CATALOG, GGUF_NAME, INDEX, ModelNotAvailable
 
 
-class ModelNotAvailable(RuntimeError):
-    """A model is not on this machine and could not be fetched; the message says how to get it."""
+class ModelFolder:
+    """A model in Hugging Face format; beside it may lie the GGUF file that it was converted from."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def config(self) -> dict[str, Any]:
+        """`config.json`, with the end tokens of `generation_config.json` where that names any."""
+        config = read_json(self.path / "config.json")
+        generation = self.path / "generation_config.json"
+        if generation.exists() and (eos := read_json(generation).get("eos_token_id")) is not None:
+            config["eos_token_id"] = eos
+        return config
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All weights by name. Raises ValueError where some are missing, damaged or pickled."""
+        return read_safetensors(self.path)
+
+    def blocks(self) -> dict[str, Blocks]:
+        """The matrices that its GGUF file holds in 4 and 8 bits, by name; empty where there is none."""
+        index = self.path / INDEX
+        return read_blocks(self.path / GGUF_NAME, read_json(index)) if index.exists() else {}
+
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """See `read_tokenizer`."""
+        return read_tokenizer(self.path)
 
 
-def find_folder(name: str, known: Collection[str] = ()) -> Path:
+def find_folder(name: str) -> Path:
     """The folder of a local path or of a hub id, downloaded if needed.
 
-    known: other names, for the error's hint. Raises ModelNotAvailable.
+    Raises ModelNotAvailable where there is none, ValueError for a folder that is no model.
     """
     path = Path(name).expanduser()
     if path.is_dir():
         if not (path / "config.json").exists():
-            raise ValueError(f"{path} has no config.json: give a folder as save_pretrained writes it")
+            files = sorted(p.name for p in path.iterdir() if p.suffix.lower() == ".gguf")
+            what = f"give the path of {files[0]} in it" if files else "give a folder as save_pretrained writes it"
+            raise ValueError(f"{path} has no config.json: {what}")
         return path
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        near = difflib.get_close_matches(name.lower(), known, 1, 0.4)
+        near = difflib.get_close_matches(name.lower(), CATALOG, 1, 0.4)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ModelNotAvailable(
-            f"no model {name!r}: {hint}Give one of {', '.join(known)}, a folder, or a hub id such as owner/name"
+            f"no model {name!r}: {hint}Give one of {', '.join(CATALOG)}, a folder, a GGUF file, or a hub id such as "
+            "owner/name"
         )
     from huggingface_hub import snapshot_download
 
@@ -47,15 +78,26 @@ def find_folder(name: str, known: Collection[str] = ()) -> Path:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file as a dictionary."""
-    with path.open(encoding="utf-8") as file:
-        return json.load(file)
+    """A JSON file as a dictionary. Raises ValueError, with the file's name, for one that is damaged."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            content = json.load(file)
+    except ValueError as error:  # JSON, or UTF-8
+        raise ValueError(f"{path} is no whole JSON file ({error}): copy it again") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__} where names and values are expected")
+    return content
 
 
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a model, one or several. Raises ValueError where one is missing."""
     index = folder / "model.safetensors.index.json"
-    names = set(read_json(index)["weight_map"].values()) if index.exists() else {"model.safetensors"}
+    if index.exists():
+        if "weight_map" not in (listed := read_json(index)):
+            raise ValueError(f"{index} lists no weights: copy it again")
+        names = set(listed["weight_map"].values())
+    else:
+        names = {"model.safetensors"}
     files = [folder / name for name in sorted(names)]
     missing = [file.name for file in files if not file.exists()]
     if missing and index.exists():
@@ -81,13 +123,20 @@ def read_safetensors(folder: Path) -> dict[str, torch.Tensor]:
     return state
 
 
-def read_tokenizer(folder: Path) -> Any:
-    """The folder's tokenizer, or None where it has none."""
+def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
+    """The folder's tokenizer, or None where it has none. Raises ValueError for one that cannot be read."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    config = folder / "tokenizer_config.json"
-    if not config.exists():
-        return None
+    config, alone = folder / "tokenizer_config.json", folder / "tokenizer.json"
     # transformers 5 writes PreTrainedTokenizerFast by a new name, which 4 does not know.
-    renamed = read_json(config).get("tokenizer_class") == "TokenizersBackend"
-    return (PreTrainedTokenizerFast if renamed else AutoTokenizer).from_pretrained(folder, local_files_only=True)
+    if config.exists():
+        plain = read_json(config).get("tokenizer_class") == "TokenizersBackend"
+    else:
+        plain = alone.exists()  # that file says everything but the names of special tokens
+        if not plain and not any((folder / name).exists() for name in ("tokenizer.model", "vocab.json", "vocab.txt")):
+            return None
+    try:
+        return (PreTrainedTokenizerFast if plain else AutoTokenizer).from_pretrained(folder, local_files_only=True)
+    except Exception as error:
+        reason = " ".join((str(error) or type(error).__name__).split())
+        raise ValueError(f"{folder}: its tokenizer cannot be read ({reason[:300]})") from error
