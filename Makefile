@@ -7,7 +7,7 @@ BIN = $(VENV)/bin
 TWO = --numprocesses=2 --dist=loadfile
 # One thread each: two that wait for each other, and for whoever else wants the cores, can take ten times as long.
 ONE_THREAD = OMP_NUM_THREADS=1
-NOTEBOOKS = --nbval-lax --nbval-current-env --nbval-cell-timeout=120 --nbval-kernel-startup-timeout=60 \
+NOTEBOOKS = --nbval-lax --nbval-current-env --nbval-cell-timeout=600 --nbval-kernel-startup-timeout=300 \
 	--nbval-sanitize-with=tests/nbval_sanitize.cfg
 
 .PHONY: help setup lab test-setup lint test test-all check student-kit format clean

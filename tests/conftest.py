@@ -8,6 +8,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may need the hub
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+from support.not_tested import pytest_terminal_summary  # noqa: F401 - a hook: pytest finds it here
 from support.tiny_models import tiny_llama
 
 from specdec_ref.models.llama import Llama
@@ -15,6 +17,10 @@ from specdec_ref.models.llama import Llama
 # Tiny tensors gain nothing from threads, and on a busy machine threads that wait for each other cost a factor of ten.
 ALL_THREADS = torch.get_num_threads()
 torch.set_num_threads(1)
+
+# A busy machine makes no test fail: hypothesis must not take slowness for a fault.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture

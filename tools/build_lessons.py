@@ -1,10 +1,10 @@
-"""Make notebooks from their sources: run each and store what it printed.
+"""Build the lessons' notebooks from their sources: run each one and store its outputs.
 
     python tools/build_lessons.py                 all lessons
-    python tools/build_lessons.py 00 04           those whose names begin so
+    python tools/build_lessons.py 00 04           lessons whose names start with 00 or 04
 
-A lesson is written in lessons/src/NAME.py (jupytext, py:percent) and read in lessons/NAME.ipynb. Cell ids follow from
-the cells' place, so that building twice changes no more than what the run printed.
+A lesson is written in lessons/src/NAME.py (jupytext, py:percent) and read in lessons/NAME.ipynb. Cell ids are the
+cells' positions, so that building twice changes nothing but outputs.
 """
 
 from __future__ import annotations
@@ -36,16 +36,15 @@ def read_source(source: Path) -> nbformat.NotebookNode:
 
 
 def build(source: Path) -> Path:
-    """Run the lesson of `source` and write its notebook. Raises what the lesson raises."""
+    """Run the lesson in `source` and write its notebook. Raises what the lesson raises."""
     notebook = read_source(source)
-    NotebookClient(
-        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(LESSONS)}}
-    ).execute()
+    where = {"metadata": {"path": str(LESSONS)}}
+    NotebookClient(notebook, timeout=600, startup_timeout=300, kernel_name="python3", resources=where).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
             cell.outputs = join_streams(cell.outputs)
-    notebook.metadata = nbformat.from_dict(METADATA)  # no version of somebody's Python, no stored widget state
+    notebook.metadata = nbformat.from_dict(METADATA)  # neither this Python's version nor the state of widgets
     check_outputs(notebook, source.stem)
     target = LESSONS / f"{source.stem}.ipynb"
     nbformat.validate(notebook)
@@ -54,7 +53,7 @@ def build(source: Path) -> Path:
 
 
 def join_streams(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
-    """Text that was printed piece by piece as one piece, as a reader sees it."""
+    """Consecutive pieces of printed text joined into one, as a reader sees it."""
     joined: list[nbformat.NotebookNode] = []
     for output in outputs:
         last = joined[-1] if joined else None
@@ -66,7 +65,7 @@ def join_streams(outputs: list[nbformat.NotebookNode]) -> list[nbformat.Notebook
 
 
 def check_outputs(notebook: nbformat.NotebookNode, name: str) -> None:
-    """Raises ValueError where a stored output names a place on this machine."""
+    """Raises ValueError if a stored output contains a path or an address of this machine."""
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             text = nbformat.writes(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(outputs=[output])]))
@@ -78,7 +77,7 @@ def main() -> None:
     sources = sorted((LESSONS / "src").glob("*.py"))
     wanted = [s for s in sources if not sys.argv[1:] or any(s.stem.startswith(a) for a in sys.argv[1:])]
     if not wanted:
-        sys.exit(f"no lesson begins with {', '.join(sys.argv[1:])}: there are {', '.join(s.stem for s in sources)}")
+        sys.exit(f"no lesson starts with {', '.join(sys.argv[1:])}: there are {', '.join(s.stem for s in sources)}")
     for source in wanted:
         print(build(source).relative_to(LESSONS.parent))
 

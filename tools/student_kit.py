@@ -1,9 +1,9 @@
-"""Make the archive that learners get: the course at HEAD without the answers.
+"""Make the archive for learners: the course as committed, without the answers and without grading.
 
-    python tools/student_kit.py              dist/specdec-course.zip
-    python tools/student_kit.py FILE.zip     another place
+    python tools/student_kit.py              writes dist/specdec-course.zip
+    python tools/student_kit.py FILE.zip     writes FILE.zip
 
-The same commit gives the same bytes. What is not committed is not in it.
+The same commit gives the same bytes. Uncommitted changes are not included.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ LEFT_OUT = [
     "tests/support/variants",
     "tests/support/harness.py",
     "tests/support/grading_course.py",
+    "tests/tools/test_student_kit.py",
     "tools/build_exercises.py",
     "tools/student_kit.py",
     "tools/sample_submissions.py",
@@ -36,7 +37,7 @@ def make(target: Path, root: Path = ROOT) -> None:
     """Write the archive of the commit that is checked out in `root`."""
     target.parent.mkdir(parents=True, exist_ok=True)
     command = ["git", "archive", "--format=zip", "--prefix=specdec-course/", f"--output={target.resolve()}", "HEAD"]
-    # A zip holds local times; one zone for all makes its bytes the same everywhere.
+    # A zip stores local times: with one time zone its bytes are the same everywhere.
     environment = {**os.environ, "TZ": "UTC"}
     exclude = [f":(exclude,glob){p}" if "*" in p else f":(exclude){p}" for p in LEFT_OUT]
     subprocess.run([*command, "--", ".", *exclude], cwd=root, check=True, env=environment)
@@ -45,4 +46,4 @@ def make(target: Path, root: Path = ROOT) -> None:
 if __name__ == "__main__":
     place = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "dist" / "specdec-course.zip"
     make(place)
-    print(f"{place}: {place.stat().st_size / 1e6:.1f} MB, without {', '.join(LEFT_OUT[:3])} and what belongs to them")
+    print(f"{place}: {place.stat().st_size / 1e6:.1f} MB, without answers and grading")

@@ -371,7 +371,7 @@ def test_text_iterator_streamer_from_another_thread(gamma):
     tokenizer = byte_level_tokenizer()
     ids = tokenizer.encode("one two 😀 three")
     model = speller(ids, 257, PROMPT, tokenizer=tokenizer)
-    streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=20)
+    streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=300)
     engine = SpeculativeEngine(model, Knows(ids, PROMPT), gamma)
     thread = threading.Thread(target=engine.generate, args=(PROMPT, len(ids)), kwargs={"streamer": streamer})
     thread.start()

@@ -164,7 +164,7 @@ def test_large_scores_do_not_overflow(parts):
         torch.float16,
         pytest.param(
             torch.bfloat16,
-            marks=pytest.mark.skipif(not CUDA, reason="the interpreter multiplies bfloat16's bits as whole numbers"),
+            marks=pytest.mark.skipif(not CUDA, reason="needs a GPU: the interpreter takes bfloat16 for integers"),
         ),
     ],
 )
