@@ -5,19 +5,25 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from specdec_ref.sampling import RandomSource, Sampling
 
-ORIGINS = {
+Origin = Literal["accepted", "corrected", "bonus", "plain"]
+
+ORIGINS: dict[Origin, str] = {
     "accepted": "drafted, and accepted by the target",
     "corrected": "the target's token after a rejected draft",
-    "bonus": "the target's token where no draft was rejected",
+    "bonus": "the target's token after drafts that were all accepted",
+    "plain": "the target's token in a round in which nothing was drafted",
 }
 """Where an emitted token comes from, and what that means."""
+
+Features = tuple[Tensor, ...]
+"""Hidden states of the target, `[n, hidden]` for each layer that a drafter asked for."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,7 @@ class Proposal:
     tokens: up to gamma token ids; empty where the drafter has nothing to offer.
     probs: `[g, vocab]`; None says that every distribution is one-hot, as for lookup or an argmax draft. A drafter that
         takes the argmax but reports its softmax makes the output wrong: the distribution of an argmax is one-hot.
-    parents: for trees, the index of each token's parent, -1 for the root; None is a chain.
+    parents: for a tree, the index of each token's parent, -1 for the last committed token; None is a chain.
     """
 
     tokens: list[int]
@@ -39,9 +45,13 @@ class Proposal:
             raise TypeError(f"probs is of type {type(self.probs).__name__}: give a tensor of shape [n_tokens, vocab]")
         if self.probs is not None and (self.probs.dim() != 2 or len(self.probs) != len(self.tokens)):
             raise ValueError(
-                f"a proposal of {len(self.tokens)} tokens needs one distribution a token, [{len(self.tokens)}, vocab], "
-                f"not probs of shape {list(self.probs.shape)}"
+                f"a proposal of {len(self.tokens)} tokens needs one distribution per token, "
+                f"[{len(self.tokens)}, vocab], not probs of shape {list(self.probs.shape)}"
             )
+
+    def probability(self, i: int, like: Tensor) -> float:
+        """q_i(x_i), the probability that the draft gave the token it proposed; rounded to the dtype of `like`."""
+        return 1.0 if self.probs is None else self.probs[i, self.tokens[i]].to(like.dtype).item()
 
     def distribution(self, i: int, like: Tensor) -> Tensor:
         """q_i over the target's vocabulary: shape, dtype and device of `like` `[vocab]`.
@@ -58,18 +68,30 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The rule's answer: keep the first `accepted` drafted tokens, then emit `token`.
+    """A rule's answer: keep `accepted` drafted tokens, then emit `token`.
 
-    origin: "bonus" where every drafted token was accepted (also when none was drafted), else "corrected".
+    origin: "bonus" where no draft was rejected (also when none was drafted), else "corrected".
+    path: which drafts are kept, as indices into the proposal, from the root down; None is the first `accepted`.
+    Raises ValueError for a path of another length.
     """
 
     accepted: int
     token: int
-    origin: str
+    origin: Origin
+    path: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.path is not None and len(self.path) != self.accepted:
+            raise ValueError(f"a path of {len(self.path)} drafts, and {self.accepted} accepted: they have to agree")
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Indices of the kept drafts in the proposal."""
+        return tuple(range(self.accepted)) if self.path is None else self.path
 
     def emitted(self, drafted: Sequence[int]) -> list[int]:
-        """The round's tokens: the accepted prefix and one more."""
-        return [*drafted[: self.accepted], self.token]
+        """The round's tokens: the kept drafts and one more."""
+        return [*(drafted[i] for i in self.kept), self.token]
 
 
 Rule = Callable[[Proposal, Tensor, RandomSource], Verdict]
@@ -77,7 +99,7 @@ Rule = Callable[[Proposal, Tensor, RandomSource], Verdict]
 
 
 class KVCache(Protocol):
-    """Keys and values of the tokens a model has seen, in order."""
+    """Keys and values of the tokens that a model has taken in, in order: what the engine asks of them."""
 
     @property
     def length(self) -> int:
@@ -86,11 +108,45 @@ class KVCache(Protocol):
     def truncate(self, length: int) -> None:
         """Keep the first `length` tokens (absolute). Raises ValueError outside 0..self.length."""
 
+    def keep(self, indices: Sequence[int]) -> None:
+        """Keep every token before `indices[0]`, and from there on only those at `indices` (absolute, rising).
+
+        They close up, so that the cache holds `indices[0] + len(indices)` tokens. Indices without a gap move nothing.
+        Raises ValueError for indices that are empty, do not rise or are not held.
+        """
+
+
+class AttentionCache(KVCache, Protocol):
+    """What the reference Llama asks of its cache: room for a pass, attention layer by layer, then the new length."""
+
+    def reserve(self, n_tokens: int) -> None:
+        """Make room for `n_tokens` more; where there is none, raise and change nothing."""
+
+    def attend(self, layer: int, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Write n new tokens of one layer, `[n_kv_heads, n, head_dim]`, and attend to them and to all before them.
+
+        q and the result: `[n_kv_heads, rows, head_dim]`; mask: `[rows, length + n]`, see `kernels.attention`.
+        """
+
+    def advance(self, n_tokens: int) -> None:
+        """Count the `n_tokens` that every layer has just taken in."""
+
+
+CacheKind = Callable[..., AttentionCache]
+"""Makes a cache from (n_layers, n_kv_heads, head_dim, capacity, dtype, device), as `cache.DenseCache` does."""
+
+
+class Pass(NamedTuple):
+    """What a forward pass returns: logits `[n_rows, vocab]`, and hidden states of the layers that were asked for."""
+
+    logits: Tensor
+    features: Features
+
 
 class CausalLM(Protocol):
-    """A causal language model whose cache can be cropped.
+    """A causal language model whose cache can be cut.
 
-    vocab_size: number of logits a row.
+    vocab_size: number of logits per row.
     max_context: most tokens that the cache may hold, None where there is no limit.
     eos_token_ids: ids that end a text; empty where the model has none.
     tokenizer: a transformers tokenizer, or None for a model that works on ids alone.
@@ -106,12 +162,35 @@ class CausalLM(Protocol):
         """Where the token ids have to be."""
 
     def new_cache(self, capacity: int) -> Any:
-        """An empty cache with room for `capacity` tokens."""
+        """An empty cache with room for `capacity` tokens: a `KVCache` that this model's passes understand."""
 
     def forward(self, tokens: Tensor, cache: Any, rows: slice = slice(None)) -> Tensor:
-        """Take in `tokens` `[n]` behind what the cache holds; logits `[n_rows, vocab]` of the chosen rows.
+        """Take in `tokens` `[n]` after what the cache holds; logits `[n_rows, vocab]` of the chosen rows.
 
         Row i predicts the token after tokens[i]. `rows=slice(0)` asks for no logits (prefill).
+        """
+
+
+class TreeLM(CausalLM, Protocol):
+    """A model whose pass also takes trees of tokens, and shows hidden states."""
+
+    def forward_pass(
+        self,
+        tokens: Tensor,
+        cache: Any,
+        rows: slice = slice(None),
+        *,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        layers: Sequence[int] = (),
+    ) -> Pass:
+        """As `forward`, for tokens that need not be a chain, with hidden states on request.
+
+        positions: `[n]`, the place of each token in the text; None counts on from the cache's length.
+        mask: `[n, n]`, True where token i sees new token j (itself included); every token sees all cached ones. None
+            is a chain: each sees the new tokens up to itself.
+        layers: whose hidden states to return, as transformers counts them: 0 is the embedding, i the output of layer
+            i, the last one after the final norm.
         """
 
 
@@ -127,10 +206,13 @@ def check_model(model: Any) -> None:
 
 
 class Drafter:
-    """Base of all drafters. A drafter without state only writes `propose`.
+    """Base class of all drafters. A drafter without state only writes `propose`.
 
-    The engine calls, for each generation: `begin` once, then in turns `propose` and `commit`, and at last `end`.
+    The engine calls, for each generation: `begin` once, then `propose` and `commit` in turns, and at last `end`.
+    layers: hidden states of the target that `commit` is to be handed, by layer; empty for a drafter that needs none.
     """
+
+    layers: tuple[int, ...] = ()
 
     def check(self, target: CausalLM) -> None:
         """Raises ValueError where this drafter's tokens are not the target's."""
@@ -143,16 +225,20 @@ class Drafter:
         return copy.copy(self)
 
     def propose(self, tokens: Sequence[int], gamma: int, source: RandomSource) -> Proposal:
-        """Up to `gamma` tokens to follow `tokens` (prompt and output so far), with the distributions they were drawn
-        from.
+        """Up to `gamma` tokens to follow `tokens` (prompt and output so far), with the distributions they came from.
 
-        Whatever is random is drawn from `source`. To propose fewer tokens, or none, is always allowed, as long
-        as that was decided before drawing: to drop a token *because of what was drawn* changes its distribution.
+        Whatever is random is drawn from `source`. To propose fewer tokens, or none, is always allowed, as long as that
+        was decided before drawing: dropping a token *because of what was drawn* changes its distribution.
         """
         raise NotImplementedError
 
-    def commit(self, tokens: Sequence[int]) -> None:
-        """`tokens` is now the whole committed sequence: forget drafts that did not become part of it."""
+    def commit(self, tokens: Sequence[int], features: Features | None = None) -> None:
+        """`tokens` is now the whole committed sequence: forget drafts that did not become part of it.
+
+        features: for a drafter with `layers`, the target's hidden states of the committed tokens that it took in since
+            the last call, `[n, hidden]` for each layer; they belong to tokens[-1 - n : -1], since the newest token is
+            pending. The first call comes after the prefill.
+        """
 
     def end(self) -> None:
         """The generation is over, or broke off: give back what it holds of a pool that others use too."""

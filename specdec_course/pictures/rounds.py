@@ -21,7 +21,7 @@ from specdec_ref.draft import DraftModelDrafter
 from specdec_ref.engine import Generation, Round, Run, SpeculativeEngine, Stats
 
 REJECTED, UNTESTED = "rejected", "not tested"
-_FATE_COLOURS = {**ORIGIN_COLOURS, REJECTED: RED, UNTESTED: GREY}
+_FATE_COLOURS: dict[str, str] = {str(k): v for k, v in ORIGIN_COLOURS.items()} | {REJECTED: RED, UNTESTED: GREY}
 _SIGNS = {"accepted": "✓", REJECTED: "✗", UNTESTED: "–", "corrected": "→", "bonus": "+", "plain": "·"}
 _CONTEXT = 4  # tokens shown before the pending one
 
@@ -83,7 +83,7 @@ def record_rounds(engine: SpeculativeEngine, prompt: Any, **options: Any) -> tup
                 drafted=tuple(drafted),
                 accepted=verdict.accepted,
                 token=verdict.token,
-                origin=verdict.origin,
+                origin=verdict.origin if drafted else "plain",
                 kept=tuple(kept),
                 committed=len(run.tokens),
                 target=target,

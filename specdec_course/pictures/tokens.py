@@ -13,11 +13,11 @@ from specdec_course.pictures.widgets import choice, explorer, slider
 from specdec_ref.draft import NGramDrafter
 from specdec_ref.engine import Generation, SpeculativeEngine
 from specdec_ref.engine.text import pieces
-from specdec_ref.interfaces import ORIGINS, CausalLM
+from specdec_ref.interfaces import ORIGINS, CausalLM, Origin
 from specdec_ref.prompts import Prompt
 
-ORIGIN_COLOURS = {"accepted": GREEN, "corrected": RED, "bonus": BLUE, "plain": GREY}
-LINE_STYLES = {"accepted": "solid", "corrected": "double", "bonus": "dotted", "plain": "dashed"}
+ORIGIN_COLOURS: dict[Origin, str] = {"accepted": GREEN, "corrected": RED, "bonus": BLUE, "plain": GREY}
+LINE_STYLES: dict[Origin, str] = {"accepted": "solid", "corrected": "double", "bonus": "dotted", "plain": "dashed"}
 
 
 def tokens_html(generation: Generation, tokenizer: Any, title: str = "") -> str:

@@ -69,13 +69,10 @@ def _ours(name: str, weights: str, gamma: int) -> tuple[dict[str, Arm], dict[str
             start = time.perf_counter()
             stream, first = engine.stream(ids, n, eos_token_id=None), 0.0
             tokens: list[int] = []
-            while True:
-                try:
-                    chunk = next(stream)
-                except StopIteration as end:
-                    return Sample(tokens, first, time.perf_counter() - start, end.value.stats.rounds)
+            for chunk in stream:
                 first = first or time.perf_counter() - start
                 tokens += chunk.tokens
+            return Sample(tokens, first, time.perf_counter() - start, stream.result.stats.rounds)
 
         return run
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from specdec_ref.kernels.attention import attention
+
+
+def check_keep(length: int, indices: Sequence[int]) -> None:
+    """Raises ValueError unless `indices` name tokens of a cache of `length`, in rising order."""
+    rising = all(a < b for a, b in itertools.pairwise(indices))
+    if not indices or not rising or indices[0] < 0 or indices[-1] >= length:
+        raise ValueError(f"cannot keep {list(indices)} of {length} tokens: give rising indices from 0 to {length - 1}")
 
 
 def check_truncate(length: int, new_length: int) -> None:
@@ -69,3 +79,16 @@ class DenseCache:
         """Keep the first `length` tokens (absolute). Raises ValueError outside 0..length."""
         check_truncate(self.length, length)
         self.length = length
+
+    def keep(self, indices: Sequence[int]) -> None:
+        """Keep the tokens before `indices[0]`, and of the rest those at `indices` (absolute, rising), closed up.
+
+        Only what lies after a gap moves. Raises ValueError for indices that are not held or do not rise.
+        """
+        check_keep(self.length, indices)
+        start, end = indices[0], indices[0] + len(indices)
+        if indices[-1] >= end:
+            moved = torch.tensor(indices, device=self.keys.device)
+            for tensor in (self.keys, self.values):
+                tensor[:, :, start:end] = tensor.index_select(2, moved)
+        self.length = end

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specdec_ref.cache.block_pool import BlockPool
-from specdec_ref.cache.dense import check_truncate
+from specdec_ref.cache.dense import check_keep, check_truncate
 from specdec_ref.kernels.attention import paged_attention
 
 
@@ -146,3 +146,24 @@ class PagedCache:
         check_truncate(self.length, length)
         self.pool.block_pool.truncate(self.table, length)
         self.length = length
+
+    def keep(self, indices: Sequence[int]) -> None:
+        """Keep the tokens before `indices[0]`, and of the rest those at `indices` (absolute, rising), closed up.
+
+        Only what lies after a gap moves, and a block that others read is copied before it is written. Raises ValueError
+        for indices that are not held or do not rise, OutOfBlocks where such a copy has no room; then nothing is lost
+        but the tokens from the first gap on.
+        """
+        check_keep(self.length, indices)
+        start, end = indices[0], indices[0] + len(indices)
+        if indices[-1] < end:
+            self.truncate(end)
+            return
+        first = next(i for i, at in enumerate(indices) if at != start + i)
+        slots = torch.cat([self.slots(at, at + 1) for at in indices[first:]])
+        keys, values = (p.flatten(2, 3)[:, :, slots] for p in (self.pool.keys, self.pool.values))
+        self.truncate(start + first)
+        self.reserve(len(slots))
+        self.pool.keys.flatten(2, 3).index_copy_(2, self._new_slots, keys)
+        self.pool.values.flatten(2, 3).index_copy_(2, self._new_slots, values)
+        self.advance(len(slots))

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from specdec_ref.engine import SpeculativeEngine
+    from specdec_ref.interfaces import Origin
     from specdec_ref.measure.race import Race
 
-COLOURS = {"accepted": "green", "corrected": "red", "bonus": "blue"}
+COLOURS: dict[Origin, str] = {"accepted": "green", "corrected": "red", "bonus": "blue", "plain": "default"}
 SCENES = {"open chat": "chat-1", "rewrite": "rewrite-1"}
 
 
@@ -95,13 +96,10 @@ def _watch(
     with Live(both(), console=console, refresh_per_second=12) as live:
         for side, (engine, text) in enumerate([(plain, left), (speculative, right)]):
             stream = engine.stream(message, n_tokens)
-            while True:
-                try:
-                    text.append(next(stream).text)
-                except StopIteration as end:
-                    result = end.value
-                    break
+            for chunk in stream:
+                text.append(chunk.text)
                 live.update(both())
+            result = stream.result
             if side:
                 text.truncate(0)
                 for piece, origin in pieces(result.tokens, result.stats.origins, engine.target.tokenizer):

@@ -56,21 +56,21 @@ def generate(
         seed=seed,
         stop=stop,
     )
-    while True:
-        try:
-            chunk = next(stream)
-        except StopIteration as end:
-            result = end.value
-            break
+    for chunk in stream:
         if not as_json:
             click.echo(chunk.text, nl=False)
             sys.stdout.flush()
+    result = stream.result
     stats = result.stats
     if as_json:
-        counts = {k: v for k, v in vars(stats).items() if not k.startswith("_")} | {"emitted": stats.emitted}
         click.echo(
             json.dumps(
-                {"tokens": result.tokens, "text": result.text, "finish_reason": result.finish_reason, "stats": counts}
+                {
+                    "tokens": result.tokens,
+                    "text": result.text,
+                    "finish_reason": result.finish_reason,
+                    "stats": stats.as_dict(),
+                }
             )
         )
         return

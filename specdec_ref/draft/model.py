@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specdec_ref.cache.paged import PagedKVPool
-from specdec_ref.interfaces import CausalLM, Drafter, Proposal, check_model
+from specdec_ref.interfaces import CausalLM, Drafter, Features, Proposal, check_model
 from specdec_ref.sampling import RandomSource, Sampling
 
 
@@ -24,18 +24,18 @@ class DraftModelDrafter(Drafter):
 
     token_map: for a model over a part of the target's vocabulary, the target's id of each of its tokens. Everything
         here is in the target's ids but for what the model is fed and answers.
-    cache: a pool for the draft's keys and values; None gives each generation memory of its own.
+    pool: where the draft's keys and values live; None gives each generation memory of its own.
     Raises ValueError for a pool of another model, TypeError for what is no model.
     """
 
     def __init__(
-        self, model: CausalLM, token_map: Sequence[int] | None = None, cache: PagedKVPool | None = None
+        self, model: CausalLM, token_map: Sequence[int] | None = None, pool: PagedKVPool | None = None
     ) -> None:
         check_model(model)
-        if cache is not None:
-            cache.check(model)
+        if pool is not None:
+            pool.check(model)
         self.model = model
-        self.pool = cache
+        self.pool = pool
         self.token_map = None if token_map is None else [int(i) for i in token_map]
         self._own_id = {i: own for own, i in enumerate(self.token_map or range(model.vocab_size))}
         self.cache: Any = None
@@ -81,12 +81,12 @@ class DraftModelDrafter(Drafter):
                 break
             drafted.append(source.categorical(q[0]))
             distributions.append(q)
-            if drafted[-1] in self._sampling.eos:  # what comes behind it is never kept
+            if drafted[-1] in self._sampling.eos:  # what comes after it is never kept
                 break
             new = drafted[-1:]
         return Proposal(drafted, None if self._sampling.greedy or not distributions else torch.cat(distributions))
 
-    def commit(self, tokens: Sequence[int]) -> None:
+    def commit(self, tokens: Sequence[int], features: Features | None = None) -> None:
         """Cut the cache to what it shares with the committed sequence, without the pending token."""
         limit, keep = min(len(self._fed), len(tokens) - 1), self._agreed
         while keep < limit and self._fed[keep] == tokens[keep]:

@@ -1,7 +1,18 @@
 """The speculative decoding loop and what it reports."""
 
 from specdec_ref.engine.control import AdaptiveGamma
-from specdec_ref.engine.engine import Chunk, Generation, Round, Run, SpeculativeEngine
-from specdec_ref.engine.stats import Stats
+from specdec_ref.engine.engine import SpeculativeEngine
+from specdec_ref.engine.run import Chunk, Generation, Round, Run, Stream
+from specdec_ref.engine.stats import RoundCounts, Stats
 
-__all__ = ["AdaptiveGamma", "Chunk", "Generation", "Round", "Run", "SpeculativeEngine", "Stats"]
+__all__ = [
+    "AdaptiveGamma",
+    "Chunk",
+    "Generation",
+    "Round",
+    "RoundCounts",
+    "Run",
+    "SpeculativeEngine",
+    "Stats",
+    "Stream",
+]

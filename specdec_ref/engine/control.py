@@ -9,7 +9,7 @@ earlier rounds alone, never on what is drawn in the round, so the output keeps t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 
 from specdec_ref.arithmetic import best_gamma, measured_curve, speedup
@@ -44,14 +44,11 @@ class AdaptiveGamma:
 
     def acceptance(self, stats: Stats) -> float:
         """alpha from the last `WINDOW` rounds with drafts; while there are fewer, the prior fills up."""
-        history = zip(reversed(stats.drafted_by_round), reversed(stats.accepted_by_round), strict=True)
-        rounds = list(islice(((drafted, kept) for drafted, kept in history if drafted), WINDOW))
+        rounds = list(islice((r for r in reversed(stats.by_round) if r.drafted), WINDOW))
         # One token of the prior always stays, so that a run of rejections does not become certainty.
         prior = 1 + (PRIOR_TOKENS - 1) * (1 - len(rounds) / WINDOW)
-        accepted = sum(kept for _, kept in rounds)
-        # The draft that was rejected was tested, too; those after it were not.
-        tested = accepted + sum(kept < drafted for drafted, kept in rounds)
-        return (accepted + PRIOR * prior) / (tested + prior)
+        accepted = sum(r.accepted for r in rounds)
+        return (accepted + PRIOR * prior) / (sum(r.tested for r in rounds) + prior)
 
     def __call__(self, stats: Stats) -> int:
         """How many tokens to draft in the next round."""
@@ -61,14 +58,5 @@ class AdaptiveGamma:
         gamma, _ = best_gamma(lambda g: speedup(alpha, g, self.draft_cost, self.curve), self.most)
         if gamma:
             return gamma
-        return int(_leading_zeros(reversed(stats.drafted_by_round)) >= self._rest)
-
-
-def _leading_zeros(counts: Iterable[int]) -> int:
-    """How many of `counts` come before the first that is not 0."""
-    n = 0
-    for count in counts:
-        if count:
-            break
-        n += 1
-    return n
+        silent = next((n for n, r in enumerate(reversed(stats.by_round)) if r.drafted), stats.rounds)
+        return int(silent >= self._rest)

@@ -2,25 +2,26 @@
 
 Tokens are *drafted* or *committed* (part of the output for good). The last committed token is *pending*: chosen, but
 not yet taken in by the target. Between rounds the target's cache holds exactly the committed tokens without the
-pending one. So a round feeds the pending token and the drafts, and gets the distributions it needs: one for each
-draft, and one more behind the last.
+pending one. So a round feeds the pending token and the drafts, and gets the distributions it needs: one per draft,
+plus one after the last.
 """
 
 from __future__ import annotations
 
-import copy
-import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
-from specdec_ref.cache.paged import PagedCache, PagedKVPool
-from specdec_ref.engine.checks import (
+from specdec_ref.cache.paged import PagedKVPool
+from specdec_ref.engine.prompt import encode_prompt
+from specdec_ref.engine.run import Chunk, Generation, OnRound, Round, Run, RunOptions, Stream, log_probabilities
+from specdec_ref.engine.stats import Stats
+from specdec_ref.engine.text import TextStream
+from specdec_ref.engine.validate import (
     check_drafter,
+    check_features,
     check_proposal,
     check_verdict,
     eos_ids,
@@ -28,89 +29,23 @@ from specdec_ref.engine.checks import (
     stop_strings,
     whole,
 )
-from specdec_ref.engine.prompt import encode_prompt
-from specdec_ref.engine.stats import Stats
-from specdec_ref.engine.text import TextStream
-from specdec_ref.interfaces import CausalLM, Drafter, Proposal, Rule, Verdict, check_model
-from specdec_ref.sampling import RandomSource, Sampling, sample_seed
-from specdec_ref.verify import RULES
-from specdec_ref.verify.greedy import verify_argmax
+from specdec_ref.interfaces import CausalLM, Drafter, Pass, Proposal, Rule, Verdict, check_model
+from specdec_ref.sampling import RandomSource, SamplingOptions, sample_seed
+from specdec_ref.verify import as_rule
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 PREFILL_CHUNK = 512  # tokens a prefill pass takes in: bounds the memory of its activations
-
-
-@dataclass(frozen=True)
-class Generation:
-    """New token ids, their text, why the output ended ("length", "eos" or "stop"), and the counts.
-
-    logprobs: where asked for, log p of each token under the target as it is: softmax of its logits, before
-        temperature, filters and penalties. So runs with different options compare, and greedy ones say something.
-    """
-
-    tokens: list[int]
-    text: str
-    finish_reason: str
-    stats: Stats
-    logprobs: list[float] | None = None
-
-
-class Chunk(NamedTuple):
-    """What one round committed. `text` holds what no later token can take back; it may lag behind `tokens`."""
-
-    tokens: list[int]
-    text: str
-
-
-class Round(NamedTuple):
-    """One round, for those who look inside: the proposal, the rule's verdict, and the tokens that were kept."""
-
-    proposal: Proposal
-    verdict: Verdict
-    kept: list[int]
-
-
-@dataclass
-class Run:
-    """One generation in flight: its tokens (prompt and output), caches and counts.
-
-    cache: the target's; None before the prompt is taken in, so that a stream nobody reads holds no memory.
-    logprobs: one for each new token, None where nobody asked.
-    by_argmax: the argmax of each row decides, so that no distribution over the vocabulary is needed.
-    """
-
-    tokens: list[int]
-    prompt_length: int
-    budget: int
-    eos: frozenset[int]
-    sampling: Sampling
-    source: RandomSource
-    drafter: Drafter
-    text: TextStream
-    cache: Any = None
-    logprobs: list[float] | None = None
-    by_argmax: bool = False
-    stats: Stats = field(default_factory=Stats)
-    finish_reason: str | None = None
-
-    @property
-    def output(self) -> list[int]:
-        """The new tokens."""
-        return self.tokens[self.prompt_length :]
-
-    @property
-    def room(self) -> int:
-        """How many more tokens the budget allows."""
-        return self.prompt_length + self.budget - len(self.tokens)
 
 
 class SpeculativeEngine:
     """Generates with `target`, checking in each pass what `drafter` proposed.
 
-    drafter: None decodes plainly, one token a pass, through the same loop. Any object with `propose` and `commit`
-        will do, see `specdec_ref.interfaces.Drafter`; one without `begin` is copied (shallowly) for each generation.
-    gamma: draft tokens a round, or a function of the `Stats` so far that gives them; 0 is plain decoding.
+    drafter: None decodes plainly, one token per pass, through the same loop.
+    gamma: draft tokens per round, or a function of the `Stats` so far that returns them; 0 is plain decoding.
     rule: name in `specdec_ref.verify.RULES`, or a function of the same form.
-    cache: a pool for the target's keys and values; generations share in it what their prompts share. None gives each
+    pool: where the target's keys and values live; generations share in it what their prompts share. None gives each
         generation memory of its own.
     Raises ValueError for a negative gamma, an unknown rule, a drafter whose tokens are not the target's, or a pool of
     another model; TypeError for a target that is no model, or something that cannot draft.
@@ -122,219 +57,226 @@ class SpeculativeEngine:
         drafter: Drafter | None = None,
         gamma: int | Callable[[Stats], int] = 5,
         rule: str | Rule = "token",
-        cache: PagedKVPool | None = None,
+        pool: PagedKVPool | None = None,
     ) -> None:
-        if isinstance(rule, str) and rule not in RULES:
-            raise ValueError(f"no rule {rule!r}: there are {', '.join(RULES)}")
+        self.rule = as_rule(rule)
         check_model(target)
         self.target = target
         if not callable(gamma):
             gamma = whole("gamma", gamma)
-        self.drafter = drafter if drafter is not None else Drafter()
-        self.gamma: int | Callable[[Stats], int] = gamma if drafter is not None else 0
-        self.rule: Rule = RULES[rule] if isinstance(rule, str) else rule
+        self.drafter = Drafter() if drafter is None else drafter
+        self.gamma: int | Callable[[Stats], int] = 0 if drafter is None else gamma
         check_drafter(self.drafter)
-        if hasattr(self.drafter, "check"):
-            self.drafter.check(target)
-        if cache is not None:
-            cache.check(target)
-        self.pool = cache
-        self._prompt: PagedCache | None = None  # where several samples go on from
-
-    @overload
-    def generate(
-        self, prompt: Any, max_new_tokens: int = ..., *, n: int, seed: int | None = ..., **options: Any
-    ) -> Generation | list[Generation]: ...
-
-    @overload
-    def generate(self, prompt: Any, max_new_tokens: int = ..., **options: Any) -> Generation: ...
+        check_features(self.drafter, target)
+        self.drafter.check(target)
+        if pool is not None:
+            pool.check(target)
+        self.pool = pool
 
     def generate(
-        self, prompt: Any, max_new_tokens: int = 128, *, n: int = 1, seed: int | None = None, **options: Any
-    ) -> Generation | list[Generation]:
+        self,
+        prompt: Any,
+        max_new_tokens: int = 128,
+        *,
+        streamer: Any = None,
+        on_round: OnRound | None = None,
+        **options: Unpack[RunOptions],
+    ) -> Generation:
         """Generate up to `max_new_tokens` after `prompt` (text, chat messages, or token ids).
 
-        temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty,
-        logit_bias, bad_words, min_new_tokens, processors: see `specdec_ref.sampling.Sampling`; temperature 0, the
-            default, is greedy. Here bad_words may be texts too.
-        seed: makes sampled output repeatable; None draws a new one.
-        source: a RandomSource to use instead of a seeded one.
-        n: above 1, a list of that many independent samples. With a seed the first is what n=1 gives.
-        stop: a string, or several, that end the text; the text is cut before it, `tokens` end with the token that
-            completed it.
-        eos_token_id: an id, or several, that end the output and stay in it; None switches it off. By default
-            those of the target.
-        logprobs: True fills `Generation.logprobs`.
-        streamer: a transformers streamer (`put`, `end`). It gets the prompt and each token, so it may show text
-            that `stop` cuts; `end` comes also where the generation breaks off.
+        streamer: a transformers streamer (`put`, `end`). It gets the prompt and each token, so it may show text that
+            `stop` cuts; `end` comes also where the generation breaks off.
         on_round: called with (`Run`, `Round`) after each round.
+        options: see `RunOptions`: seed, source, stop, eos_token_id, logprobs, and how to sample: temperature (0, the
+            default, is greedy), top_k, top_p, min_p, typical_p, penalties, biases, processors.
         Raises ValueError or TypeError for input that makes no sense, OutOfBlocks where a pool is full; the engine
         stays usable, after any error.
         """
-        if whole("n", n) == 1:
-            return _drain(self.stream(prompt, max_new_tokens, seed=seed, **options))
-        if n == 0 or options.get("temperature", 0) == 0 or options.get("streamer") is not None:
-            raise ValueError(f"n is {n}: several samples need a temperature above 0, and no streamer can show them")
-        ids = encode_prompt(prompt, self.target)
-        engine = copy.copy(self)
-        engine._prompt = self.pool.new_sequence(ids) if self.pool is not None else None
+        return self.stream(prompt, max_new_tokens, streamer=streamer, on_round=on_round, **options).read()
+
+    def generate_many(
+        self,
+        prompt: Any,
+        n: int,
+        max_new_tokens: int = 128,
+        *,
+        on_round: OnRound | None = None,
+        **options: Unpack[RunOptions],
+    ) -> list[Generation]:
+        """`n` independent samples of one prompt; options as in `generate`. On a pool they share the prompt's blocks.
+
+        With a seed the first sample is what `generate` gives with it. Raises ValueError at temperature 0, where all
+        samples would be the same, and for n below 1.
+        """
+        if whole("n", n) == 0 or options.get("temperature", 0) == 0:
+            raise ValueError(f"n is {n}: several samples need a temperature above 0, and n at least 1")
+        ids, seed = encode_prompt(prompt, self.target), options.get("seed")
+        prefix = self.pool.new_sequence(ids) if self.pool is not None and not self.drafter.layers else None
+        samples = []
         try:
-            return [_drain(engine.stream(ids, max_new_tokens, seed=sample_seed(seed, i), **options)) for i in range(n)]
+            for i in range(n):
+                options["seed"] = sample_seed(seed, i)
+                run = self.start(ids, max_new_tokens, **options)
+                run.prefix = prefix
+                samples.append(Stream(self._chunks(run, None, on_round)).read())
         finally:
-            if engine._prompt is not None:
-                engine._prompt.truncate(0)
+            if prefix is not None:
+                prefix.truncate(0)
+        return samples
 
     def stream(
         self,
         prompt: Any,
         max_new_tokens: int = 128,
         *,
+        streamer: Any = None,
+        on_round: OnRound | None = None,
+        **options: Unpack[RunOptions],
+    ) -> Stream:
+        """As `generate`, as a `Stream` of chunks, one per round as tokens are committed; its `result` is the whole."""
+        return Stream(self._chunks(self.start(prompt, max_new_tokens, **options), streamer, on_round))
+
+    def start(
+        self,
+        prompt: Any,
+        max_new_tokens: int = 128,
+        *,
         seed: int | None = None,
         source: RandomSource | None = None,
-        stop: str | Sequence[str] = (),
+        stop: str | Iterable[str] | None = (),
         eos_token_id: int | Iterable[int] | str | None = "target",
         logprobs: bool = False,
-        streamer: Any = None,
-        on_round: Callable[[Run, Round], None] | None = None,
-        **sampling: Any,
-    ) -> Generator[Chunk, None, Generation]:
-        """As `generate`, one `Chunk` a round as tokens are committed; returns the `Generation` at the end."""
+        **sampling: Unpack[SamplingOptions],
+    ) -> Run:
+        """A generation that `step` carries on; options as in `RunOptions`. Nothing is computed yet.
+
+        A run that is not stepped to its end has to be given back with `Run.release`.
+        """
         target, ids, budget = self.target, encode_prompt(prompt, self.target), whole("max_new_tokens", max_new_tokens)
         if target.max_context is not None:
             budget = min(budget, target.max_context - len(ids))
-        # The last emitted token is never fed, so prompt and budget bound what any cache has to hold.
-        capacity = len(ids) + budget
         eos = eos_ids(eos_token_id, target)
-        options = sampling_options(sampling, target).bound(len(ids), target.vocab_size, eos)
-        text = TextStream(target.tokenizer, stop_strings(stop, target))
-        source = source or RandomSource(None if seed is None else whole("seed", seed))
-        begin = getattr(self.drafter, "begin", None)
-        run = Run(
+        bound = sampling_options(sampling, target).bound(len(ids), target.vocab_size, eos)
+        return Run(
             tokens=ids,
             prompt_length=len(ids),
             budget=budget,
             eos=eos,
-            sampling=options,
-            source=source,
-            drafter=begin(target, options, capacity) if begin else copy.copy(self.drafter),
-            text=text,
+            sampling=bound,
+            source=source or RandomSource(None if seed is None else whole("seed", seed)),
+            # The last emitted token is never fed, so prompt and budget bound what any cache has to hold.
+            drafter=self.drafter.begin(target, bound, len(ids) + budget),
+            text=TextStream(target.tokenizer, stop_strings(stop, target)),
             logprobs=[] if logprobs else None,
-            by_argmax=options.greedy and not options.reads_context and getattr(self.rule, "greedy_by_argmax", False),
-            stats=Stats(lossless=getattr(self.rule, "lossless", None)),
+            stats=Stats(lossless=self.rule.lossless),
+            finish_reason=None if budget else "length",
         )
-        return self._rounds(run, streamer, on_round)
 
-    def _rounds(
-        self, run: Run, streamer: Any, on_round: Callable[[Run, Round], None] | None
-    ) -> Generator[Chunk, None, Generation]:
+    @torch.inference_mode()
+    def step(self, runs: Sequence[Run]) -> list[Round]:
+        """One round of each run: draft, verify, commit, roll back. Each gains between one token and gamma + 1.
+
+        A run's first step takes its prompt in before. Raises ValueError for a run that is over.
+        """
+        for run in runs:
+            if run.finish_reason is not None:
+                raise ValueError(f"this run is over ({run.finish_reason}): start another one")
+            if run.cache is None:
+                self._prefill(run)
+        proposals = [self._draft(run) for run in runs]
+        passes = [self._forward(run, proposal) for run, proposal in zip(runs, proposals, strict=True)]
+        verdicts = [self._verify(*each) for each in zip(runs, proposals, passes, strict=True)]
+        return [self._commit(*each) for each in zip(runs, proposals, passes, verdicts, strict=True)]
+
+    def _draft(self, run: Run) -> Proposal:
+        """Up to gamma tokens of the run's drafter."""
+        with run.stats.time("draft"):
+            gamma = whole("gamma", self.gamma(run.stats)) if callable(self.gamma) else self.gamma
+            gamma = min(gamma, run.room - 1)  # a round adds one token more than it drafts
+            # A drafter gets a copy: one that appends its drafts to the sequence must not write them into the output.
+            proposal = run.drafter.propose(list(run.tokens), gamma, run.source) if gamma else Proposal([])
+            return check_proposal(proposal, gamma, self.target.vocab_size)
+
+    def _forward(self, run: Run, proposal: Proposal) -> Pass:
+        """The target's pass over the pending token and the drafts: logits `[g + 1, vocab]`."""
+        with run.stats.time("verify"):
+            return self._pass(run, [run.tokens[-1], *proposal.tokens])
+
+    def _verify(self, run: Run, proposal: Proposal, out: Pass) -> Verdict:
+        """Which drafts stay, and the token after them."""
+        with run.stats.time("verify"):
+            verdict = self.rule.judge(proposal, out.logits, run.tokens, run.sampling, run.source)
+            return check_verdict(verdict, len(proposal.tokens), self.target.vocab_size)
+
+    def _commit(self, run: Run, proposal: Proposal, out: Pass, verdict: Verdict) -> Round:
+        """Append what stays to the output, and roll both caches back to it."""
+        with run.stats.time("other"):
+            pending = len(run.tokens) - 1  # where the pass began
+            kept = run.append(verdict.emitted(proposal.tokens))
+            # The rows that the kept tokens were drawn from: the pending token's, and those of the kept drafts.
+            rows = [0, *(1 + i for i in verdict.kept)][: len(kept)]
+            if run.logprobs is not None:
+                run.logprobs += log_probabilities(out.logits[rows], kept)
+            if verdict.path is None:
+                run.cache.truncate(len(run.tokens) - 1)
+            else:
+                run.cache.keep([pending + row for row in rows])
+            self._tell(run, tuple(f[rows] for f in out.features))
+            run.stats.count(len(proposal.tokens), verdict, len(kept))
+        return Round(proposal, verdict, kept)
+
+    def _prefill(self, run: Run) -> None:
+        """Prefill the target's cache with all of the prompt except its last token, which stays pending."""
+        with run.stats.time("prefill"):
+            if run.prefix is not None:
+                cache: Any = run.prefix
+            elif self.pool is not None:
+                # A drafter that reads hidden states needs them of every token: blocks of other runs have none.
+                cache = self.pool.new_sequence(() if run.drafter.layers else run.tokens)
+            else:
+                cache = self.target.new_cache(run.prompt_length + run.budget)
+            run.cache = cache
+            parts = [
+                self._pass(run, part, slice(0)).features
+                for start in range(cache.length, run.prompt_length - 1, PREFILL_CHUNK)
+                if (part := run.tokens[start : min(start + PREFILL_CHUNK, run.prompt_length - 1)])
+            ]
+            if self.pool is not None:
+                cache.register(run.tokens[:-1])
+            if run.prefix is not None:
+                run.cache = run.prefix.fork()
+            if parts and run.drafter.layers:
+                self._tell(run, tuple(torch.cat(layer) for layer in zip(*parts, strict=True)))
+
+    def _pass(self, run: Run, tokens: list[int], rows: slice = slice(None)) -> Pass:
+        """A forward pass of the target over `tokens`, with the hidden states that the run's drafter asked for."""
+        ids = torch.tensor(tokens, device=self.target.device)
+        if run.drafter.layers:
+            model: Any = self.target  # `check_features` has seen to it that it has this
+            return model.forward_pass(ids, run.cache, rows, layers=run.drafter.layers)
+        return Pass(self.target.forward(ids, run.cache, rows), ())
+
+    def _tell(self, run: Run, features: tuple[torch.Tensor, ...]) -> None:
+        """Hand the drafter the committed sequence, and the features of what the target took in if it asked for them."""
+        if run.drafter.layers:
+            run.drafter.commit(list(run.tokens), features)
+        else:
+            run.drafter.commit(list(run.tokens))
+
+    def _chunks(self, run: Run, streamer: Any, on_round: OnRound | None) -> Generator[Chunk, None, Generation]:
         with ExitStack() as at_end:  # after an error too: the next call may need the blocks and use the streamer again
-            at_end.callback(_release, run)
+            at_end.callback(run.release)
             if streamer is not None:
                 at_end.callback(streamer.end)
                 streamer.put(torch.tensor([run.tokens]))
-            if run.budget == 0:
-                run.finish_reason = "length"
-            else:
-                self._prefill(run)
             while run.finish_reason is None:
-                round_ = self._round(run)
+                (round_,) = self.step([run])
                 if streamer is not None:
                     for token in round_.kept:
                         streamer.put(torch.tensor([token]))
                 if on_round is not None:
                     on_round(run, round_)
-                text = run.text.show(final=run.finish_reason is not None)
-                yield Chunk(round_.kept, text)
+                yield Chunk(round_.kept, run.text.show(final=run.finish_reason is not None))
             if self.pool is not None and run.cache is not None:
                 run.cache.register(run.tokens[:-1])
-        return Generation(run.output, run.text.text, run.finish_reason, run.stats, run.logprobs)
-
-    @torch.inference_mode()
-    def _prefill(self, run: Run) -> None:
-        """Take the prompt into the target's cache, but for its last token, which is pending."""
-        start = time.perf_counter()
-        if self._prompt is not None:
-            run.cache = self._prompt
-        elif self.pool is not None:
-            run.cache = self.pool.new_sequence(run.tokens)
-        else:
-            run.cache = self.target.new_cache(run.prompt_length + run.budget)
-        ids = torch.tensor(run.tokens[run.cache.length : -1], dtype=torch.long, device=self.target.device)
-        for chunk in ids.split(PREFILL_CHUNK):
-            if len(chunk):
-                self.target.forward(chunk, run.cache, slice(0))
-        if self.pool is not None:
-            run.cache.register(run.tokens[:-1])
-        if self._prompt is not None:
-            run.cache = self._prompt.fork()
-        run.stats.prefill_seconds += time.perf_counter() - start
-
-    @torch.inference_mode()
-    def _round(self, run: Run) -> Round:
-        """Draft, verify, commit, roll back: between one token and gamma + 1 are added to `run`."""
-        begin = time.perf_counter()
-        # A round adds one token more than it drafts, so the budget bounds the drafts.
-        gamma = whole("gamma", self.gamma(run.stats)) if callable(self.gamma) else self.gamma
-        gamma = min(gamma, run.room - 1)
-        # A drafter gets copies: one that appends its drafts to the sequence must not write them into the output.
-        proposal = run.drafter.propose(list(run.tokens), gamma, run.source) if gamma else Proposal([])
-        proposal = check_proposal(proposal, gamma, self.target.vocab_size)
-        drafted = time.perf_counter()
-
-        new = [run.tokens[-1], *proposal.tokens]
-        logits = self.target.forward(torch.tensor(new, device=self.target.device), run.cache)
-        if run.by_argmax:
-            verdict = verify_argmax(proposal, run.sampling.argmax(logits))
-        else:
-            p = run.sampling.probs(logits, [*run.tokens, *proposal.tokens])
-            verdict = check_verdict(self.rule(proposal, p, run.source), len(proposal.tokens), self.target.vocab_size)
-        verified = time.perf_counter()
-
-        kept = self._commit(run, verdict.emitted(proposal.tokens))
-        if run.logprobs is not None:
-            run.logprobs += log_probabilities(logits, kept)
-        run.cache.truncate(len(run.tokens) - 1)
-        run.drafter.commit(list(run.tokens))
-        run.stats.count(len(proposal.tokens), verdict, len(kept))
-        run.stats.draft_seconds += drafted - begin
-        run.stats.verify_seconds += verified - drafted
-        run.stats.other_seconds += time.perf_counter() - verified
-        return Round(proposal, verdict, kept)
-
-    def _commit(self, run: Run, emitted: list[int]) -> list[int]:
-        """Append the emitted tokens up to the first that ends the output; returns those kept."""
-        for i, token in enumerate(emitted):
-            run.tokens.append(token)
-            run.text.push(token)
-            if token in run.eos:
-                run.finish_reason = "eos"
-            elif run.text.stopped:
-                run.finish_reason = "stop"
-            elif run.room == 0:
-                run.finish_reason = "length"
-            if run.finish_reason:
-                return emitted[: i + 1]
-        return emitted
-
-
-def _release(run: Run) -> None:
-    """Empty the caches of a run that is over or broke off: blocks of a pool are free again."""
-    if run.cache is not None:
-        run.cache.truncate(0)
-    if hasattr(run.drafter, "end"):
-        run.drafter.end()
-
-
-def log_probabilities(logits: Tensor, tokens: list[int]) -> list[float]:
-    """log softmax(logits_i)[token i] for each of `tokens`; `logits` has a row `[vocab]` for each, or more."""
-    rows = logits[: len(tokens)]
-    log_p = torch.log_softmax(rows if rows.dtype == torch.float64 else rows.float(), -1)
-    return log_p[range(len(tokens)), tokens].tolist()
-
-
-def _drain(stream: Generator[Chunk, None, Generation]) -> Generation:
-    while True:
-        try:
-            next(stream)
-        except StopIteration as end:
-            return end.value
+        return run.generation()

@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from time import perf_counter
+from typing import Any, Literal
 
-from specdec_ref.interfaces import Verdict
+from specdec_ref.interfaces import Origin, Verdict
+
+
+@dataclass(frozen=True)
+class RoundCounts:
+    """The numbers of one round.
+
+    drafted, tested, accepted: draft tokens proposed, tested by the rule, and kept in the output. Tested are those
+        accepted, and the one rejected; tokens drafted after a rejection are never tested.
+    last: origin of the token that the target added; None where a stop or the budget cut it off.
+    """
+
+    drafted: int
+    tested: int
+    accepted: int
+    last: Origin | None
+
+    @property
+    def emitted(self) -> int:
+        """Tokens of the output that this round gave."""
+        return self.accepted + (self.last is not None)
 
 
 @dataclass
 class Stats:
     """Counts over all rounds of one generation; times in seconds.
 
-    rounds: target passes after the prefill.
-    drafted: draft tokens proposed.
-    tested: draft tokens that the rule came to: those accepted, and the one rejected, of each round. Tokens drafted
-        after a rejection are never tested.
-    accepted, corrected, bonus: emitted tokens by origin; `emitted` is their sum. What a stop or the budget cut
-        off is in none of them.
-    tested_by_position, accepted_by_position: the same by place in the draft, first place first.
-    drafted_by_round, accepted_by_round: drafts proposed and accepted in each round.
-    origins: origin of each emitted token, "accepted", "corrected" or "bonus".
+    by_round: what each target pass after the prefill gave. Everything else is counted from it.
     lossless: whether the rule keeps the target's distribution; False for a lossy one, None for a function of the
         user's own.
+    prefill_seconds, draft_seconds, verify_seconds, other_seconds: taking in the prompt; proposing; the target's pass
+        and the rule; committing, rolling back and making text.
     """
 
-    rounds: int = 0
-    drafted: int = 0
-    tested: int = 0
-    accepted: int = 0
-    corrected: int = 0
-    bonus: int = 0
-    tested_by_position: list[int] = field(default_factory=list)
-    accepted_by_position: list[int] = field(default_factory=list)
-    drafted_by_round: list[int] = field(default_factory=list)
-    accepted_by_round: list[int] = field(default_factory=list)
-    origins: list[str] = field(default_factory=list)
+    by_round: list[RoundCounts] = field(default_factory=list)
     lossless: bool | None = None
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
@@ -42,9 +50,64 @@ class Stats:
     other_seconds: float = 0.0
 
     @property
+    def rounds(self) -> int:
+        """Target passes after the prefill."""
+        return len(self.by_round)
+
+    @property
+    def drafted(self) -> int:
+        """Draft tokens proposed."""
+        return sum(r.drafted for r in self.by_round)
+
+    @property
+    def tested(self) -> int:
+        """Draft tokens that the rule tested: those accepted, and the one rejected, of each round."""
+        return sum(r.tested for r in self.by_round)
+
+    @property
+    def accepted(self) -> int:
+        """Draft tokens in the output."""
+        return sum(r.accepted for r in self.by_round)
+
+    @property
+    def corrected(self) -> int:
+        """Tokens of the target after a rejection."""
+        return self._last("corrected")
+
+    @property
+    def bonus(self) -> int:
+        """Tokens of the target after drafts that were all accepted."""
+        return self._last("bonus")
+
+    @property
+    def plain(self) -> int:
+        """Tokens of the target in rounds in which nothing was drafted."""
+        return self._last("plain")
+
+    @property
     def emitted(self) -> int:
         """Tokens of the output; equals len(tokens)."""
-        return self.accepted + self.corrected + self.bonus
+        return sum(r.emitted for r in self.by_round)
+
+    @property
+    def origins(self) -> list[Origin]:
+        """Origin of each emitted token: "accepted", "corrected", "bonus" or "plain"."""
+        origins: list[Origin] = []
+        for r in self.by_round:
+            origins += ["accepted"] * r.accepted
+            if r.last is not None:
+                origins.append(r.last)
+        return origins
+
+    @property
+    def tested_by_position(self) -> list[int]:
+        """Drafts tested, by place in the draft, first place first; as many places as the longest draft has."""
+        return [sum(r.tested > i for r in self.by_round) for i in range(self._longest)]
+
+    @property
+    def accepted_by_position(self) -> list[int]:
+        """Drafts accepted, by place in the draft, first place first."""
+        return [sum(r.accepted > i for r in self.by_round) for i in range(self._longest)]
 
     @property
     def seconds(self) -> float:
@@ -63,31 +126,37 @@ class Stats:
 
     @property
     def tokens_per_round(self) -> float:
-        """Emitted tokens a target pass, the one that the target adds included. 0 where there was no round."""
+        """Emitted tokens per target pass, the one that the target adds included. 0 where there was no round."""
         return self.emitted / self.rounds if self.rounds else 0.0
 
-    @property
-    def accepted_per_round(self) -> float:
-        """Accepted drafts a target pass, *without* the token that the target adds. 0 where there was no round."""
-        return self.accepted / self.rounds if self.rounds else 0.0
+    def as_dict(self) -> dict[str, Any]:
+        """Counts, times and rates by name, ready for JSON."""
+        names = """rounds drafted tested accepted corrected bonus plain emitted tested_by_position accepted_by_position
+            origins lossless prefill_seconds draft_seconds verify_seconds other_seconds seconds acceptance_rate
+            accepted_per_drafted tokens_per_round"""
+        return {name: getattr(self, name) for name in names.split()} | {"by_round": [asdict(r) for r in self.by_round]}
+
+    @contextmanager
+    def time(self, part: Literal["prefill", "draft", "verify", "other"]) -> Iterator[None]:
+        """Add the time spent in the block to `part`'s seconds."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            name = f"{part}_seconds"
+            setattr(self, name, getattr(self, name) + perf_counter() - start)
 
     def count(self, drafted: int, verdict: Verdict, kept: int) -> None:
         """Enter a round of which `kept` emitted tokens stay (fewer than the verdict's where a stop cut it)."""
         accepted = min(verdict.accepted, kept)
         whole = kept == verdict.accepted + 1
-        self.rounds += 1
-        self.drafted += drafted
-        self.accepted += accepted
-        self.drafted_by_round.append(drafted)
-        self.accepted_by_round.append(accepted)
-        tested = accepted + (whole and verdict.origin == "corrected")
-        self.tested += tested
-        for counts, n in ((self.tested_by_position, tested), (self.accepted_by_position, accepted)):
-            counts.extend([0] * (drafted - len(counts)))
-            for i in range(n):
-                counts[i] += 1
-        self.origins += ["accepted"] * accepted
-        if whole:
-            self.origins.append(verdict.origin)
-            self.corrected += verdict.origin == "corrected"
-            self.bonus += verdict.origin == "bonus"
+        last: Origin = verdict.origin if drafted else "plain"
+        tested = accepted + (whole and last == "corrected")
+        self.by_round.append(RoundCounts(drafted, tested, accepted, last if whole else None))
+
+    @property
+    def _longest(self) -> int:
+        return max((r.drafted for r in self.by_round), default=0)
+
+    def _last(self, origin: Origin) -> int:
+        return sum(r.last == origin for r in self.by_round)

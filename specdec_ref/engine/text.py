@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from specdec_ref.interfaces import Origin
+
 INCOMPLETE = "\ufffd"  # how a tokenizer shows the first bytes of an unfinished character
 CHARACTER = 4  # bytes of the longest character, so at most as many tokens
 PENDING = 2 * CHARACTER  # tokens whose text is decoded again and again because it may not be finished
@@ -104,7 +106,7 @@ class TextStream:
         return 0
 
 
-def pieces(tokens: Sequence[int], origins: Sequence[str], tokenizer: Any) -> list[tuple[str, str]]:
+def pieces(tokens: Sequence[int], origins: Sequence[Origin], tokenizer: Any) -> list[tuple[str, Origin]]:
     """(text, origin) for each token; a token that only begins a character has its text with the next one."""
     text = TextStream(tokenizer)
     result = []

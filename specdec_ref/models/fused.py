@@ -5,11 +5,10 @@ Same signature and same numbers as `Layer`, up to rounding: each loop computes i
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
+from specdec_ref.interfaces import AttentionCache
 from specdec_ref.kernels import loops
 from specdec_ref.kernels.linear import WIDE
 from specdec_ref.models.llama import Layer
@@ -48,7 +47,9 @@ class FusedLayer(Layer):
         for name, module in plain.named_children():
             self.set_submodule(name, FusedRMSNorm(module) if isinstance(module, nn.RMSNorm) else module)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: Any, layer: int) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: AttentionCache, layer: int
+    ) -> Tensor:
         """See `Layer.forward`."""
         n, d, h, kv = len(x), self.config.head_dim, self.config.n_heads, self.config.n_kv_heads
         if n >= WIDE:

@@ -8,14 +8,14 @@ been without them. Keys and values can be dropped; a recurrent state (Mamba, RWK
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from specdec_ref.cache.dense import check_truncate
+from specdec_ref.cache.dense import check_keep, check_truncate
 
 
 class HuggingFaceCache:
@@ -53,6 +53,16 @@ class HuggingFaceCache:
             self.states.crop(length - self.length)
             if self._trims:
                 self._lowest = length
+
+    def keep(self, indices: Sequence[int]) -> None:
+        """Keep the tokens up to `indices[-1]`, which has to follow from `indices[0]` without a gap.
+
+        Raises ValueError for a gap: how a transformers model stores its keys is its own affair.
+        """
+        check_keep(self.length, indices)
+        if indices[-1] >= indices[0] + len(indices):
+            raise ValueError(f"a transformers cache cannot close the gaps in {list(indices)}: verify chains with it")
+        self.truncate(indices[-1] + 1)
 
 
 class HuggingFaceModel:

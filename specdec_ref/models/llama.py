@@ -7,7 +7,7 @@ truncated. Query, key and value are one matrix product, and so are gate and up. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from specdec_ref.cache.dense import DenseCache
+from specdec_ref.interfaces import AttentionCache, CacheKind, Pass
 from specdec_ref.kernels.masks import additive
 from specdec_ref.models.config import LlamaConfig
 from specdec_ref.models.names import hf_modules
@@ -63,22 +64,26 @@ class Layer(nn.Module):
         self.attention_norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp_norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: Any, layer: int) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: AttentionCache, layer: int
+    ) -> Tensor:
         """`x` `[n, hidden]` of the new tokens -> the same shape; their keys and values go into the cache."""
         n, d, h, kv = len(x), self.config.head_dim, self.config.n_heads, self.config.n_kv_heads
-        qkv = self.qkv(self.attention_norm(x)).view(n, h + 2 * kv, d)
-        qk, v = rotate(qkv[:, : h + kv], cos, sin), qkv[:, h + kv :]
+        qkv = self.qkv(self.attention_norm(x)).view(n, h + 2 * kv, d)  # [n, hidden] -> [n, heads, d]
+        qk, v = rotate(qkv[:, : h + kv], cos, sin), qkv[:, h + kv :]  # [n, h + kv, d], [n, kv, d]
         # Grouped queries: the h / kv query heads that share a key head become extra rows of one product, so
         # that keys and values are never copied.
-        q = qk[:, :h].transpose(0, 1).reshape(kv, h // kv * n, d)
-        a = cache.attend(layer, q, qk[:, h:].transpose(0, 1), v.transpose(0, 1), mask)
-        x = x + self.out(a.view(h, n, d).transpose(0, 1).reshape(n, h * d))
-        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
-        return x + self.down(F.silu(gate).mul_(up))
+        q = qk[:, :h].transpose(0, 1).reshape(kv, h // kv * n, d)  # [n, h, d] -> [kv, h / kv * n, d]
+        k, v = qk[:, h:].transpose(0, 1), v.transpose(0, 1)  # [kv, n, d]
+        a = cache.attend(layer, q, k, v, mask)  # [kv, h / kv * n, d]
+        a = a.view(h, n, d).transpose(0, 1).reshape(n, h * d)  # -> [n, h * d]
+        x = x + self.out(a)  # [n, h * d] -> [n, hidden]
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)  # [n, hidden] -> twice [n, intermediate]
+        return x + self.down(F.silu(gate).mul_(up))  # -> [n, hidden]
 
 
 class Llama(nn.Module):
-    """The model; see `specdec_ref.interfaces.CausalLM` for what the engine asks of it."""
+    """The model; see `specdec_ref.interfaces.TreeLM` for what the engine asks of it."""
 
     cos: Tensor
     sin: Tensor
@@ -146,39 +151,58 @@ class Llama(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.embed.weight.dtype
 
-    def new_cache(self, capacity: int) -> DenseCache:
-        """An empty dense cache for `capacity` tokens."""
+    def new_cache(self, capacity: int, kind: CacheKind = DenseCache) -> AttentionCache:
+        """An empty cache for `capacity` tokens. kind: the class of cache, dense unless another one is given."""
         c = self.config
-        return DenseCache(c.n_layers, c.n_kv_heads, c.head_dim, capacity, self.dtype, self.device)
+        return kind(c.n_layers, c.n_kv_heads, c.head_dim, capacity, self.dtype, self.device)
 
-    def hidden_states(self, tokens: Tensor, cache: Any) -> list[Tensor]:
-        """Hidden states of `tokens` `[n]`, `n_layers + 1` times `[n, hidden]`, as transformers counts them.
+    def forward(self, tokens: Tensor, cache: AttentionCache, rows: slice = slice(None)) -> Tensor:
+        """Logits `[n_rows, vocab]` after `tokens` `[n]`, of the chosen rows only; the cache grows by n."""
+        return self.forward_pass(tokens, cache, rows).logits
 
-        Entry 0 is the embedding, entry i the output of layer i, the last one behind the final norm. Keys and
-        values are appended to the cache. Raises ValueError where they don't fit into cache or context.
+    def forward_pass(
+        self,
+        tokens: Tensor,
+        cache: AttentionCache,
+        rows: slice = slice(None),
+        *,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        layers: Sequence[int] = (),
+    ) -> Pass:
+        """`forward` for any set of new tokens, with the hidden states `[n, hidden]` of chosen layers.
+
+        positions: `[n]`, the place of each token in the text; None counts on from the cache's length.
+        mask: `[n, n]`, True where token i sees new token j; None is a chain, each sees those up to itself.
+        layers: 0 is the embedding, i the output of layer i, n_layers what the head is given, after the final norm.
+        Raises ValueError where the tokens do not fit into cache or context, changing nothing.
         """
-        n, start = len(tokens), cache.length
+        n, start, n_layers = len(tokens), cache.length, self.config.n_layers
         if start + n > self.config.max_context:
             raise ValueError(
                 f"{start} cached and {n} new tokens exceed the model's context of {self.config.max_context}"
             )
         cache.reserve(n)
-        cos, sin = self.cos[start : start + n], self.sin[start : start + n]
-        mask = causal_mask(n, start, self.device)
-        if mask is not None:
-            mask = mask.repeat(self.config.n_heads // self.config.n_kv_heads, 1)
-            if self.device.type == "cpu":
-                mask = additive(mask, self.dtype)
-        states = [self.embed(tokens)]
+        at = slice(start, start + n) if positions is None else positions
+        cos, sin = self.cos[at], self.sin[at]  # [n, 1, head_dim]
+        bias = self._bias(n, start, mask)
+        x = self.embed(tokens)  # [n, hidden]
+        hidden = {0: x}
         for i, layer in enumerate(self.layers):
-            states.append(layer(states[-1], cos, sin, mask, cache, i))
+            x = layer(x, cos, sin, bias, cache, i)
+            if i + 1 in layers:
+                hidden[i + 1] = x
         cache.advance(n)
-        states[-1] = self.norm(states[-1])
-        return states
+        hidden[n_layers] = x = self.norm(x)
+        return Pass(self.head(x[rows]), tuple(hidden[i] for i in layers))
 
-    def forward(self, tokens: Tensor, cache: Any, rows: slice = slice(None)) -> Tensor:
-        """Logits `[n_rows, vocab]` after `tokens` `[n]`, of the chosen rows only; the cache grows by n."""
-        return self.head(self.hidden_states(tokens, cache)[-1][rows])
+    def _bias(self, n: int, start: int, mask: Tensor | None) -> Tensor | None:
+        """What attention is to hide: `[rows, start + n]` for the query heads of a key head; None hides nothing."""
+        seen = causal_mask(n, start, self.device) if mask is None else torch.cat([mask.new_ones(n, start), mask], -1)
+        if seen is None:
+            return None
+        seen = seen.repeat(self.config.n_heads // self.config.n_kv_heads, 1)
+        return additive(seen, self.dtype) if self.device.type == "cpu" else seen
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_ref.cache.dense import check_truncate
+from specdec_ref.cache.dense import check_keep, check_truncate
+from specdec_ref.interfaces import Pass
 
 Conditional = Callable[[tuple[int, ...]], Sequence[float]]
 """Next-token probabilities, given all tokens so far."""
@@ -28,6 +29,11 @@ class TokenCache:
         """Keep the first `length` tokens. Raises ValueError outside 0..length."""
         check_truncate(self.length, length)
         del self.tokens[length:]
+
+    def keep(self, indices: Sequence[int]) -> None:
+        """Keep the tokens before `indices[0]`, and of the rest those at `indices`. Raises ValueError as `truncate`."""
+        check_keep(self.length, indices)
+        self.tokens[indices[0] :] = [self.tokens[i] for i in indices]
 
 
 class ScriptedModel:
@@ -59,8 +65,31 @@ class ScriptedModel:
 
     def forward(self, tokens: Tensor, cache: TokenCache, rows: slice = slice(None)) -> Tensor:
         """Logits `[n_rows, vocab]` in float64 after each of `tokens` `[n]`; the cache grows by n."""
-        start = cache.length
-        cache.tokens.extend(tokens.tolist())
-        wanted = range(len(tokens))[rows]
-        distributions = [list(self.distribution(tuple(cache.tokens[: start + i + 1]))) for i in wanted]
-        return torch.tensor(distributions, dtype=torch.float64).reshape(len(distributions), self.vocab_size).log()
+        return self.forward_pass(tokens, cache, rows).logits
+
+    def forward_pass(
+        self,
+        tokens: Tensor,
+        cache: TokenCache,
+        rows: slice = slice(None),
+        *,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        layers: Sequence[int] = (),
+    ) -> Pass:
+        """See `TreeLM.forward_pass`. Each token's context is what its row of `mask` shows, in the order of positions.
+
+        The hidden state of a token, in every layer, is the number of tokens it sees and its own id, `[n, 2]`.
+        """
+        past, new = list(cache.tokens), tokens.tolist()
+        cache.tokens.extend(new)
+        n = len(new)
+        sees = torch.ones(n, n, dtype=torch.bool).tril() if mask is None else mask
+        places = list(range(n)) if positions is None else positions.tolist()
+        contexts = [
+            (*past, *(new[j] for j in sorted(range(n), key=lambda j: places[j]) if sees[i, j])) for i in range(n)
+        ]
+        wanted = [list(self.distribution(c)) for c in contexts[rows]]
+        logits = torch.tensor(wanted, dtype=torch.float64).reshape(len(wanted), self.vocab_size).log()
+        state = torch.tensor([[len(c), x] for c, x in zip(contexts, new, strict=True)], dtype=torch.float64)
+        return Pass(logits, (state.reshape(n, 2),) * len(layers))

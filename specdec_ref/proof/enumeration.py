@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 
 from specdec_ref.sampling import RandomSource
@@ -39,6 +40,7 @@ class EnumeratingSource(RandomSource):
     def restart(self) -> None:
         """Back to the first choice of the current branch."""
         self._depth = 0
+        self._intervals: list[tuple[float, float]] = []  # where each uniform asked for can still lie
         self.probability: Any = 1
 
     def next_branch(self) -> bool:
@@ -71,6 +73,26 @@ class EnumeratingSource(RandomSource):
         possible = [(i, w / total) for i, w in enumerate(weights) if w > 0]
         return possible[0][0] if len(possible) == 1 else int(self._choose(possible))
 
+    def uniforms(self, n: int) -> Tensor:
+        """`n` uniforms whose values stay open: each comparison of one with a number is a choice that narrows it down.
+
+        They can be sliced, reshaped and compared; anything else raises TypeError, since its result has no single value.
+        """
+        first = len(self._intervals)
+        self._intervals += [(0.0, 1.0)] * n
+        numbers = torch.arange(first, first + n, dtype=torch.float64)
+        return numbers.as_subclass(_open_uniforms(self))
+
+    def below(self, i: int, threshold: float) -> bool:
+        """Whether uniform `i` is below `threshold`, as far as known; if that is open, it is chosen now."""
+        low, high = self._intervals[i]
+        if threshold >= high or threshold <= low:
+            return threshold >= high
+        share = (threshold - low) / (high - low)
+        answer = bool(self._choose([(True, share), (False, 1 - share)]))
+        self._intervals[i] = (low, threshold) if answer else (threshold, high)
+        return answer
+
     def _choose(self, options: list[tuple[int | bool, Any]]) -> int | bool:
         if self._depth == len(self._choices):
             self._choices.append((options, 0))
@@ -83,6 +105,35 @@ class EnumeratingSource(RandomSource):
         self.probability = self.probability * probability
         self._depth += 1
         return answer
+
+
+# How a comparison of a uniform u with a number t follows from u < t; equality has probability 0.
+_COMPARISONS = {"lt": True, "le": True, "gt": False, "ge": False}
+_VIEWS = {"__getitem__", "unsqueeze", "squeeze", "reshape", "view", "to", "expand", "detach", "__get__", "dim", "size"}
+
+
+def _open_uniforms(source: EnumeratingSource) -> type[Tensor]:
+    """A tensor class whose entries are numbers of `source`'s uniforms, and whose comparisons ask it."""
+
+    class OpenUniforms(Tensor):
+        @classmethod
+        def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = getattr(function, "__name__", "")
+            plain = name.strip("_")
+            if plain in _COMPARISONS:
+                left, right = args
+                turned = not isinstance(left, cls)
+                u, t = (right, left) if turned else (left, right)
+                u, t = torch.broadcast_tensors(u.as_subclass(Tensor), torch.as_tensor(t))
+                below = [
+                    source.below(int(i), x) for i, x in zip(u.flatten().tolist(), t.flatten().tolist(), strict=True)
+                ]
+                return (torch.tensor(below).reshape(u.shape)) == (_COMPARISONS[plain] != turned)
+            if name not in _VIEWS:
+                raise TypeError(f"an enumerated uniform can only be compared, and {name} was asked of it")
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    return OpenUniforms
 
 
 def enumerate_branches(program: Callable[[RandomSource], Any], max_branches: int = 200_000) -> Iterator[Branch]:
@@ -128,3 +179,7 @@ class ReplaySource(RandomSource):
     def categorical(self, probs: Tensor) -> int:
         self._now = self._draws
         return super().categorical(probs)
+
+    def uniforms(self, n: int) -> Tensor:
+        """The next n - 1 coins, and a draw after them: the order in which the batched rules use them."""
+        return torch.tensor([*(next(self._coins) for _ in range(n - 1)), next(self._draws)], dtype=torch.float64)

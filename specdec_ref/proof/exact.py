@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from specdec_ref.proof.reference import (
     total_variation,
 )
 from specdec_ref.sampling import RandomSource, Sampling
-from specdec_ref.verify import RULES, verify_block, verify_tokenwise
+from specdec_ref.verify import verify_block, verify_tokenwise
 from specdec_ref.verify.batch import verify_block_batch, verify_tokenwise_batch
 
 TOLERANCE = 1e-12
@@ -163,6 +163,22 @@ class Scenario:
         """TV between what is emitted and what should be: the exact price of a lossy rule."""
         return total_variation(self.distribution(), self.expected())
 
+    def side_by_side(self, other: Tokens) -> float:
+        """Largest difference between what two runs, on this prompt and on `other`, write when their rounds are made in
+        one step, and what they should write: the product of the two expected distributions.
+        """
+        engine = self.engine()
+
+        def both(source: RandomSource) -> tuple[Tokens, ...]:
+            options = {"temperature": 1.0, **self.options}
+            runs = [engine.start(list(p), self.budget, source=source, **options) for p in (self.prompt, other)]
+            while going := [run for run in runs if run.finish_reason is None]:
+                engine.step(going)
+            return tuple(tuple(run.output) for run in runs)
+
+        one, two = self.expected(), replace(self, prompt=other).expected()
+        return difference(enumerate_distribution(both), {(a, b): one[a] * two[b] for a in one for b in two})
+
     def accepted(self) -> float:
         """E[accepted drafts] of the first round, before a stop or the budget cuts anything."""
         engine, total = self.engine(), 0.0
@@ -220,8 +236,13 @@ def matrix() -> Iterator[tuple[str, Scenario]]:
                 # After this prompt a block's residual holds several tokens while rho < 1.
                 prompt = (0,) if rule == "block" else (0, 1)
                 yield f"{rule}, {drafter}, {name}", Scenario(rule, drafter, options, gamma=gamma, prompt=prompt)
-    for name, options in OPTIONS.items():
-        yield f"onehot, lookup, {name}", Scenario("onehot", "lookup", options)
+    for rule in ("token-batched", "block-batched"):
+        # Every draft of a round is tested, needed or not: more branches.
+        for drafter in DRAFTERS:
+            yield f"{rule}, {drafter}", Scenario(rule, drafter, budget=2, prompt=(0,))
+        yield f"{rule}, long", Scenario(rule, vocab=2, gamma=3, budget=4, prompt=(0,))
+        yield f"{rule}, top-p", Scenario(rule, options=OPTIONS["top-p"], prompt=(0,))
+        yield f"{rule}, eos", Scenario(rule, eos=(1,), prompt=(0,))
     for drafter in DRAFTERS:
         yield f"greedy, {drafter}", Scenario("greedy", drafter, OPTIONS["greedy"], budget=5, gamma=3)
     for rule in ("token", "block", "match"):
@@ -336,7 +357,8 @@ def core_checks() -> list[Check]:
     distributions = {
         "distribution: token, model": Scenario(),
         "distribution: token, lookup": Scenario(drafter="lookup", prompt=(0, 1, 0)),
-        "distribution: onehot, lookup": Scenario("onehot", "lookup", prompt=(0, 1, 0)),
+        "distribution: token-batched": Scenario("token-batched", budget=2),
+        "distribution: block-batched": Scenario("block-batched", vocab=2, gamma=3, budget=4, prompt=first),
         "distribution: block, model": Scenario("block", prompt=first),
         "distribution: match, model": Scenario("match", budget=2),
         "distribution: token, ties at temperature 0": Scenario(options=OPTIONS["greedy"], prompt=(1, 0)),
@@ -366,6 +388,7 @@ def core_checks() -> list[Check]:
     checks += [
         Check("acceptance: draft = target, nothing rejected", lambda: rejected_though_equal(2)),
         Check("acceptance: draft = target, gamma + 1 tokens a round", lambda: short_rounds_though_equal(2)),
+        Check("two runs in one step", lambda: Scenario(vocab=2, budget=2).side_by_side((1,))),
         Check("invariants: caches, counts, length", Scenario(eos=(1,), gamma=3).broken_invariants),
         # A draft model ends its drafts at an end token, lookup goes on behind it.
         Check(
@@ -374,8 +397,3 @@ def core_checks() -> list[Check]:
         ),
     ]
     return checks
-
-
-def lossless_rules() -> list[str]:
-    """Names of the rules that have to keep the distribution."""
-    return [name for name, rule in RULES.items() if rule.lossless]

@@ -8,6 +8,7 @@ TOKENWISE = "specdec_ref.verify.tokenwise:"
 BLOCK = "specdec_ref.verify.block:"
 BATCH = "specdec_ref.verify.batch:"
 ENGINE = "specdec_ref.engine.engine:SpeculativeEngine."
+RUN = "specdec_ref.engine.run:Run."
 DRAFT = "specdec_ref.draft.model:DraftModelDrafter."
 SOURCE = "specdec_ref.sampling.source:RandomSource."
 SAMPLING = "specdec_ref.sampling.options:"
@@ -56,7 +57,7 @@ def bug(
 
 
 RESIDUAL = "residual_distribution(p[i], q_i)"
-ACCEPT = "source.bernoulli(acceptance_probability(p[i, x].item(), q_i[x].item()))"
+ACCEPT = "source.bernoulli(acceptance_probability(p[i, x].item(), proposal.probability(i, like=p)))"
 BONUS = 'Verdict(len(proposal.tokens), source.categorical(p[len(proposal.tokens)]), "bonus")'
 
 TOKENWISE_BUGS = [
@@ -128,7 +129,8 @@ TOKENWISE_BUGS = [
         "first draft's q for all",
         "The distribution of the first place is used at every place.",
         TOKENWISE + "verify_tokenwise",
-        ("proposal.distribution(i, like=p[i])", "proposal.distribution(0, like=p[i]).clamp(min=1e-9)"),
+        ("proposal.distribution(i, like=p[i])", "proposal.distribution(0, like=p[i])"),
+        ("proposal.probability(i, like=p)", "max(1e-9, proposal.distribution(0, like=p[i])[x].item())"),
     ),
     bug(
         "accepted counted past a rejection",
@@ -164,6 +166,12 @@ TOKENWISE_BUGS = [
         TOKENWISE + "verify_tokenwise",
         (f"if not {ACCEPT}", f"if i > 0 and not {ACCEPT}"),
         seen="lattice #243",
+    ),
+    bug(
+        "the rejected token again",
+        "After a looked-up token was rejected it may be drawn once more.",
+        "specdec_ref.interfaces:Proposal.distribution",
+        ("q[self.tokens[i]] = 1", "pass"),
     ),
     bug(
         "padded vocabulary",
@@ -228,12 +236,6 @@ OTHER_RULES = [
         "specdec_ref.verify.match:verify_match",
         ('Verdict(i, y, "corrected")', 'Verdict(i, source.categorical(p[i]), "corrected")'),
         seen="mlxcel PR #992",
-    ),
-    bug(
-        "the rejected token again",
-        "After a looked-up token was rejected it may be drawn once more.",
-        "specdec_ref.verify.onehot:verify_onehot",
-        ("others[x] = 0", "pass"),
     ),
 ]
 
@@ -349,12 +351,7 @@ SAMPLING_BUGS = [
         ("return self._generator.random() < p", "self._u = self._generator.random()\n    return self._u < p"),
         also=Edit(
             SOURCE + "categorical",
-            (
-                (
-                    "u = self._generator.random() * total",
-                    'u = self.__dict__.pop("_u", self._generator.random()) * total',
-                ),
-            ),
+            (("self._generator.random(), right", 'self.__dict__.pop("_u", self._generator.random()), right'),),
         ),
         seen="vllm-project/vllm-ascend PR #13766",
     ),
@@ -389,7 +386,7 @@ SAMPLING_BUGS = [
         ("if self.greedy:", "if False:"),
         ("logits / self.temperature", "logits / (self.temperature or 1.0)"),
         seen="jaymody/speculative-sampling #9",
-        also=Edit(ENGINE + "stream", (("by_argmax=options.greedy and", "by_argmax=False and"),)),
+        also=Edit("specdec_ref.verify.rules:NamedRule.judge", (("self.greedy_by_argmax and", "False and"),)),
     ),
     bug(
         "highest index on a tie",
@@ -481,60 +478,60 @@ ENGINE_BUGS = [
     bug(
         "temperature on one side",
         "p is taken at temperature 1, whatever was asked for.",
-        ENGINE + "_round",
-        ("run.sampling.probs(logits, [*run.tokens, *proposal.tokens])", "logits.softmax(-1)"),
+        "specdec_ref.verify.rules:NamedRule.judge",
+        ("sampling.probs(logits, [*tokens, *proposal.tokens])", "logits.softmax(-1)"),
         seen="lattice PR #974",
     ),
     bug(
         "rollback by one",
         "The target's cache loses a committed token.",
-        ENGINE + "_round",
+        ENGINE + "_commit",
         ("run.cache.truncate(len(run.tokens) - 1)", "run.cache.truncate(len(run.tokens) - 2)"),
         seen="mlxcel #994",
     ),
     bug(
         "no rollback",
         "Rejected drafts stay in the target's cache.",
-        ENGINE + "_round",
+        ENGINE + "_commit",
         ("run.cache.truncate(len(run.tokens) - 1)", "pass"),
     ),
     bug(
         "rejected tokens stay",
         "All drafts are committed, whatever the rule kept.",
-        ENGINE + "_round",
+        ENGINE + "_commit",
         ("verdict.emitted(proposal.tokens)", "[*proposal.tokens, verdict.token]"),
         seen="lucidrains/speculative-decoding #3",
     ),
     bug(
         "EOS passed over",
         "Only the last token of a round is compared with the end tokens.",
-        ENGINE + "_commit",
-        ("if token in run.eos:", "if token in run.eos and i == len(emitted) - 1:"),
+        RUN + "append",
+        ("if token in self.eos:", "if token in self.eos and i == len(emitted) - 1:"),
         seen="huggingface/transformers #47912",
     ),
     bug(
         "drafted EOS ends it",
         "The output stops because the draft proposed an end token, kept or not.",
-        ENGINE + "_round",
+        ENGINE + "_commit",
         (
             "run.cache.truncate(len(run.tokens) - 1)",
             "run.cache.truncate(len(run.tokens) - 1)\n"
-            "    if run.eos.intersection(proposal.tokens):\n"
-            '        run.finish_reason = "eos"',
+            "            if run.eos.intersection(proposal.tokens):\n"
+            '                run.finish_reason = "eos"',
         ),
         seen="lattice #237, openvinotoolkit/openvino.genai PR #3293",
     ),
     bug(
         "budget overshot",
         "A round's tokens are all kept, though fewer were left to give.",
-        ENGINE + "_round",
-        ("gamma = min(gamma, run.room - 1)", "pass"),
-        also=Edit(ENGINE + "_commit", (("elif run.room == 0:", "elif run.room <= 0 and i == len(emitted) - 1:"),)),
+        ENGINE + "_draft",
+        ("gamma = min(gamma, run.room - 1)  # a round adds one token more than it drafts", "pass"),
+        also=Edit(RUN + "append", (("elif self.room == 0:", "elif self.room <= 0 and i == len(emitted) - 1:"),)),
         seen="lattice #242, and the article that this course checks",
     ),
     bug(
         "cut tokens counted",
-        "Accepted drafts behind the end of the output count as accepted.",
+        "Accepted drafts after the end of the output count as accepted.",
         "specdec_ref.engine.stats:Stats.count",
         ("accepted = min(verdict.accepted, kept)", "accepted = verdict.accepted"),
     ),

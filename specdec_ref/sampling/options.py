@@ -10,9 +10,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar, TypedDict
 
 import torch
 from torch import Tensor
@@ -61,6 +61,23 @@ VALID: dict[str, tuple[Callable[[Any], bool], str]] = {
 """For each option of `Sampling`: what it has to be, as a test and in words."""
 
 
+class SamplingOptions(TypedDict, total=False):
+    """The options of `Sampling`, as keyword arguments; bad_words may be texts where there is a tokenizer."""
+
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    typical_p: float | None
+    logit_bias: Mapping[Any, float] | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    bad_words: str | Sequence[str | Sequence[int]] | None
+    min_new_tokens: int | None
+    processors: Sequence[Processor] | None
+
+
 @dataclass(frozen=True)
 class Sampling:
     """What the user asked for; `probs` turns logits into the distribution that tokens are drawn from.
@@ -96,9 +113,11 @@ class Sampling:
     bad_words: Sequence[Sequence[int]] = ()
     min_new_tokens: int = 0
     processors: Sequence[Processor] = ()
-    prompt_length: int = 0
-    vocab_size: int = 0
-    eos: frozenset[int] = frozenset()
+
+    # What `bound` sets for one sequence.
+    prompt_length: ClassVar[int] = 0
+    vocab_size: ClassVar[int] = 0
+    eos: ClassVar[frozenset[int]] = frozenset()
 
     def __post_init__(self) -> None:
         for name, (valid, wanted) in VALID.items():
@@ -130,7 +149,7 @@ class Sampling:
             or self.processors
         )
 
-    def bound(self, prompt_length: int, vocab_size: int, eos: Collection[int]) -> Sampling:
+    def bound(self, prompt_length: int, vocab_size: int, eos: Collection[int]) -> BoundSampling:
         """The same options for one sequence: where its output begins, the target's vocabulary, its end tokens.
 
         Raises ValueError where an option names a token outside the vocabulary.
@@ -140,7 +159,8 @@ class Sampling:
                 if token >= vocab_size:
                     raise ValueError(f"{name} names token {token}: the vocabulary has ids 0 to {vocab_size - 1}")
         words = [word for word in self.bad_words if len(word) > 1 or word[0] not in eos]
-        return replace(self, bad_words=words, prompt_length=prompt_length, vocab_size=vocab_size, eos=frozenset(eos))
+        options = {f.name: getattr(self, f.name) for f in fields(Sampling)} | {"bad_words": words}
+        return BoundSampling(**options, prompt_length=prompt_length, vocab_size=vocab_size, eos=frozenset(eos))
 
     def probs(self, logits: Tensor, tokens: Sequence[int] = ()) -> Tensor:
         """The distribution of the next token for each row of `logits` `[n, vocab]`: `[n, vocab]`, rows sum to one.
@@ -213,6 +233,15 @@ class Sampling:
         if self.typical_p is not None and self.typical_p < 1:
             logits = keep_typical(logits, self.typical_p)
         return logits
+
+
+@dataclass(frozen=True)
+class BoundSampling(Sampling):
+    """`Sampling` for one sequence: where its output begins, the target's vocabulary, its end tokens."""
+
+    prompt_length: int = 0  # type: ignore[misc]
+    vocab_size: int = 0  # type: ignore[misc]
+    eos: frozenset[int] = frozenset()  # type: ignore[misc]
 
 
 def _check_finite(best: Tensor, who: str, hint: str) -> None:

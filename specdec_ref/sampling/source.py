@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class RandomSource:
-    """The only place where chance enters: two methods, one seeded generator.
+    """The only source of randomness: one seeded generator, and the three questions that are put to it.
 
     `proof` replaces it by a source that visits every branch, so the production loop itself can be enumerated.
     """
@@ -26,8 +26,8 @@ class RandomSource:
     def categorical(self, probs: Tensor) -> int:
         """An index drawn from `probs` `[vocab]`; never one of probability 0.
 
-        Inverse transform: the first index whose cumulative probability exceeds u times the total, so weights
-        need not sum to exactly one.
+        Inverse transform: the first index whose share of the cumulative weight exceeds u, so weights need not sum to
+        exactly one.
         Raises ValueError where `probs` has no positive, finite mass.
         """
         cumulative = probs.to(torch.float64).cumsum(-1)
@@ -37,11 +37,12 @@ class RandomSource:
                 f"cannot draw from probabilities that sum to {total}: a sum of 0 means that every token is forbidden, "
                 "so look at bad_words, logit_bias, min_new_tokens and processors"
             )
-        u = self._generator.random() * total
-        index = int(torch.searchsorted(cumulative, u, right=True))
-        if index == len(cumulative):  # u * total rounded up to the total: the last index with any mass
-            index = int(probs.nonzero()[-1])
-        return index
+        # The last share is exactly 1, and u is below it: no index beyond the last one with any mass.
+        return int(torch.searchsorted(cumulative / total, self._generator.random(), right=True))
+
+    def uniforms(self, n: int) -> Tensor:
+        """`n` independent uniforms in [0, 1), float64 `[n]`: drawn beforehand for a rule that runs on a device."""
+        return torch.tensor([self._generator.random() for _ in range(n)], dtype=torch.float64)
 
 
 def sample_seed(seed: int | None, i: int) -> int | None:

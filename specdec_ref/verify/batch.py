@@ -1,25 +1,30 @@
-"""The token-wise and the block rule for many rows at once, without a host synchronisation: for devices, and for tests
-with a million draws.
+"""The token-wise and the block rule for many rows at once, without a synchronisation with the host.
 
-Chance comes in as an argument: uniforms in [0, 1) drawn beforehand, u_keep `[B, g]` for the tests of each place and
-u_draw `[B]` for the one token that is drawn. Fed with the same numbers, the plain rules give the same answer.
+Randomness comes in as an argument: uniforms in [0, 1) drawn beforehand, u_keep `[B, g]` for the tests of each place and
+u_draw `[B]` for the one token that is drawn. Given the same numbers, the plain rules give the same answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from specdec_ref.interfaces import Proposal, Verdict
+from specdec_ref.sampling import RandomSource
+
+BatchRule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""tokens `[B, g]`, q `[B, g, vocab]`, p `[B, g + 1, vocab]`, u_keep `[B, g]`, u_draw `[B]` -> accepted, token `[B]`."""
+
 
 def draw(weights: Tensor, u: Tensor) -> Tensor:
-    """Inverse transform: `weights` `[B, vocab]`, `u` `[B]` -> first index whose cumulative weight exceeds u total."""
+    """Inverse transform, `weights` `[B, vocab]`, `u` `[B]`: first index whose share of the cumulative weight exceeds u.
+
+    As `RandomSource.categorical` draws: the last share is exactly 1, and u below it.
+    """
     cumulative = weights.to(torch.float64).cumsum(-1)
-    beyond = (u.to(torch.float64) * cumulative[:, -1]).unsqueeze(-1)
-    index = (cumulative <= beyond).sum(-1)
-    # u * total may round up to the total: then the last index with any mass.
-    places = torch.arange(weights.shape[-1], device=weights.device)
-    last = torch.where(weights > 0, places, -1).amax(-1)
-    return torch.minimum(index, last)
+    return (cumulative / cumulative[:, -1:] <= u.unsqueeze(-1)).sum(-1)
 
 
 def verify_tokenwise_batch(
@@ -42,7 +47,7 @@ def verify_block_batch(tokens: Tensor, q: Tensor, p: Tensor, u_keep: Tensor, u_d
     """
     g = tokens.shape[1]
     ratio = _of_drafts(p, tokens) / _of_drafts(q, tokens)
-    rho = [torch.ones_like(u_draw, dtype=torch.float64)]
+    rho = [p.new_ones(len(p), dtype=torch.float64)]
     for i in range(g):
         rho.append((rho[-1] * ratio[:, i]).clamp(max=1))
     rhos = torch.stack(rho, 1)
@@ -59,10 +64,35 @@ def _of_drafts(distributions: Tensor, tokens: Tensor) -> Tensor:
 
 
 def _last_token(accepted: Tensor, q: Tensor, p: Tensor, rho: Tensor, u_draw: Tensor) -> Tensor:
-    """The bonus from p, or the correction from max(0, rho p - q), of the row behind the accepted prefix."""
+    """The bonus from p, or the correction from max(0, rho p - q), of the row after the accepted prefix."""
     rows = torch.arange(len(p), device=p.device)
     p_next = p[rows, accepted]
-    q_next = torch.cat([q, torch.zeros_like(q[:, :1])], 1)[rows, accepted]  # behind the last draft: no q, so the bonus
+    # After the last draft there is no q: the bonus.
+    q_next = torch.cat([q, torch.zeros_like(q[:, :1])], 1)[rows, accepted]
     residual = (rho[rows, accepted].unsqueeze(-1).to(p.dtype) * p_next - q_next).clamp(min=0)
     some = residual.sum(-1, keepdim=True) > 0
     return draw(torch.where(some, residual, p_next), u_draw)
+
+
+def verify_tokenwise_batched(proposal: Proposal, p: Tensor, source: RandomSource) -> Verdict:
+    """`verify_tokenwise` as a device does it: g + 1 uniforms drawn beforehand, one batch of one row, one look at it.
+
+    p: `[g + 1, vocab]`.
+    """
+    return _of_one(verify_tokenwise_batch, proposal, p, source)
+
+
+def verify_block_batched(proposal: Proposal, p: Tensor, source: RandomSource) -> Verdict:
+    """`verify_block` as a device does it; see `verify_tokenwise_batched`."""
+    return _of_one(verify_block_batch, proposal, p, source)
+
+
+def _of_one(rule: BatchRule, proposal: Proposal, p: Tensor, source: RandomSource) -> Verdict:
+    g = len(proposal.tokens)
+    u = source.uniforms(g + 1).to(p.device)
+    if not g:
+        return Verdict(0, int(draw(p[:1], u)), "bonus")
+    q = torch.stack([proposal.distribution(i, like=p[i]) for i in range(g)])
+    tokens = torch.tensor(proposal.tokens, device=p.device)
+    accepted, token = torch.cat(rule(tokens[None], q[None], p[None], u[None, :g], u[g:])).tolist()
+    return Verdict(accepted, token, "bonus" if accepted == g else "corrected")

@@ -14,10 +14,7 @@ from torch import Tensor
 
 from specdec_ref.interfaces import Proposal, Verdict
 from specdec_ref.sampling import RandomSource
-from specdec_ref.verify.tokenwise import expected_acceptance, residual_distribution
-
-__all__ = ["expected_acceptance", "expected_accepted", "prefix_ratios", "stop_probability", "verify_block"]
-# The first draft of a block is kept with probability E[rho_1] = sum min(p, q), as in the token-wise rule.
+from specdec_ref.verify.tokenwise import residual_distribution
 
 
 def expected_accepted(p: Tensor, q: Tensor, gamma: int) -> float:
@@ -45,9 +42,9 @@ def prefix_ratios(proposal: Proposal, p: Tensor) -> list[float]:
     """
     rho: list[float] = [1]
     for i, x in enumerate(proposal.tokens):
-        q_x = proposal.distribution(i, like=p[i])[x].item()
+        q_x = proposal.probability(i, like=p)
         if q_x <= 0:
-            raise ValueError("a drafted token has q(x) = 0: the drafter reports another distribution than it drew from")
+            raise ValueError("a drafted token has q(x) = 0: the drafter does not report the distribution it drew from")
         rho.append(min(1, rho[-1] * p[i, x].item() / q_x))
     return rho
 

@@ -1,52 +1,79 @@
-"""The rules by name, with what is known of each."""
+"""The rules by name, and what is known of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from specdec_ref.interfaces import Proposal, Rule, Verdict
-from specdec_ref.sampling import RandomSource
-from specdec_ref.verify import block, greedy, leniency, match, onehot, tokenwise, typical
+from specdec_ref.sampling import RandomSource, Sampling
+from specdec_ref.verify import batch, block, greedy, leniency, match, tokenwise, typical
 
 
 @dataclass(frozen=True)
 class NamedRule:
     """A rule to call, and what is known of it.
 
-    expected_acceptance: from p and q `[vocab]` the probability that the first drafted token, drawn from q, is kept.
-    lossless: the output follows the target's distribution exactly. A rule that is not says "lossy" in its name.
-    limits: where it can be used, "" for everywhere.
+    expected_acceptance: from p and q `[vocab]` the probability that the first drafted token, drawn from q, is kept;
+        None where nobody said.
+    lossless: the output follows the target's distribution exactly. A rule that is not says "lossy" in its name; None
+        is a rule of the user's own.
+    greedy_only: for temperature 0 alone.
     greedy_by_argmax: at temperature 0 it keeps drafts while they are the target's argmax, whatever distribution they
         report; `verify_argmax` then gives its verdict without a distribution over the vocabulary.
     """
 
     name: str
     verify: Rule
-    expected_acceptance: Callable[[Tensor, Tensor], float]
-    lossless: bool = True
-    limits: str = ""
-    greedy_by_argmax: bool = False
+    expected_acceptance: Callable[[Tensor, Tensor], float] | None
+    lossless: bool | None = True
+    greedy_only: bool = False
+    greedy_by_argmax: bool = True
 
     def __call__(self, proposal: Proposal, p: Tensor, source: RandomSource) -> Verdict:
         return self.verify(proposal, p, source)
 
+    def judge(
+        self, proposal: Proposal, logits: Tensor, tokens: Sequence[int], sampling: Sampling, source: RandomSource
+    ) -> Verdict:
+        """The verdict on a proposal that continues `tokens`, from the target's logits `[g + 1, vocab]`."""
+        if self.greedy_by_argmax and sampling.greedy and not sampling.reads_context:
+            return greedy.verify_argmax(proposal, sampling.argmax(logits))
+        return self.verify(proposal, sampling.probs(logits, [*tokens, *proposal.tokens]), source)
+
+
+_LOSSY = {"lossless": False, "greedy_by_argmax": False}
+_MIN = tokenwise.expected_acceptance  # sum min(p, q), for every rule that keeps the first draft as often as can be
 
 RULES: dict[str, NamedRule] = {
     rule.name: rule
     for rule in (
-        NamedRule("token", tokenwise.verify_tokenwise, tokenwise.expected_acceptance, greedy_by_argmax=True),
-        NamedRule("block", block.verify_block, block.expected_acceptance, greedy_by_argmax=True),
-        NamedRule("match", match.verify_match, match.expected_acceptance, greedy_by_argmax=True),
-        NamedRule(
-            "onehot", onehot.verify_onehot, onehot.expected_acceptance, limits="drafts with a one-hot distribution"
-        ),
-        NamedRule(
-            "greedy", greedy.verify_greedy, greedy.expected_acceptance, limits="temperature 0", greedy_by_argmax=True
-        ),
-        NamedRule("lossy-typical", typical.verify_lossy_typical, typical.expected_acceptance, lossless=False),
-        NamedRule("lossy-leniency", leniency.verify_lossy_leniency, leniency.expected_acceptance, lossless=False),
+        NamedRule("token", tokenwise.verify_tokenwise, _MIN),
+        NamedRule("block", block.verify_block, _MIN),
+        NamedRule("match", match.verify_match, match.expected_acceptance),
+        NamedRule("greedy", greedy.verify_greedy, greedy.expected_acceptance, greedy_only=True),
+        NamedRule("token-batched", batch.verify_tokenwise_batched, _MIN),
+        NamedRule("block-batched", batch.verify_block_batched, _MIN),
+        NamedRule("lossy-typical", typical.verify_lossy_typical, typical.expected_acceptance, **_LOSSY),
+        NamedRule("lossy-leniency", leniency.verify_lossy_leniency, leniency.expected_acceptance, **_LOSSY),
     )
 }
+
+
+def as_rule(rule: str | Rule) -> NamedRule:
+    """A rule by its name, or one of the user's own with what is known of it: nothing.
+
+    Raises ValueError for a name that does not exist, TypeError for what cannot be called.
+    """
+    if isinstance(rule, NamedRule):
+        return rule
+    if isinstance(rule, str):
+        if rule not in RULES:
+            raise ValueError(f"no rule {rule!r}: there are {', '.join(RULES)}")
+        return RULES[rule]
+    if not callable(rule):
+        raise TypeError(f"a rule is a name or a function (proposal, p, source) -> Verdict, not {type(rule).__name__}")
+    name = getattr(rule, "__name__", type(rule).__name__)
+    return NamedRule(name, rule, None, lossless=None, greedy_by_argmax=False)

@@ -10,9 +10,9 @@ from specdec_ref.sampling import RandomSource
 
 
 def acceptance_probability(p_x: float, q_x: float) -> float:
-    """min(1, p(x) / q(x)) for a drafted token x; its q(x) is positive, since it was drawn from q."""
+    """min(1, p(x) / q(x)) for a drafted token x. Raises ValueError for q(x) = 0: such a token is never drawn."""
     if q_x <= 0:
-        raise ValueError("a drafted token has q(x) = 0: the drafter reports another distribution than it drew from")
+        raise ValueError("a drafted token has q(x) = 0: the drafter does not report the distribution it drew from")
     return min(1.0, p_x / q_x)
 
 
@@ -41,10 +41,12 @@ def verify_tokenwise(proposal: Proposal, p: Tensor, source: RandomSource) -> Ver
     2. At the first rejection draw the correction from the residual of that position, and stop.
     3. If all were accepted, draw a bonus token from p_{g+1}.
 
-    Every emitted token then follows the target's distribution exactly (appendix A.1 of the paper).
+    A draft that nothing random went into has q_i(x_i) = 1: it is kept with probability p_i(x_i), and the correction
+    comes from p_i without x_i. Every emitted token then follows the target's distribution exactly (appendix A.1 of
+    the paper).
     """
     for i, x in enumerate(proposal.tokens):
-        q_i = proposal.distribution(i, like=p[i])
-        if not source.bernoulli(acceptance_probability(p[i, x].item(), q_i[x].item())):
+        if not source.bernoulli(acceptance_probability(p[i, x].item(), proposal.probability(i, like=p))):
+            q_i = proposal.distribution(i, like=p[i])
             return Verdict(i, source.categorical(residual_distribution(p[i], q_i)), "corrected")
     return Verdict(len(proposal.tokens), source.categorical(p[len(proposal.tokens)]), "bonus")

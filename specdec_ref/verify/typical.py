@@ -41,5 +41,5 @@ def verify_lossy_typical(
         if p[kept, proposal.tokens[kept]].item() <= typical_threshold(p[kept], epsilon, delta):
             break
         kept += 1
-    origin = "bonus" if kept == len(proposal.tokens) else "corrected"
-    return Verdict(kept, source.categorical(p[kept]), origin)
+    token = source.categorical(p[kept])
+    return Verdict(kept, token, "bonus" if kept == len(proposal.tokens) else "corrected")

@@ -1,4 +1,4 @@
-"""What comes from outside, checked at the door: the user's options, and what a drafter proposes."""
+"""Validation of what comes from outside: the user's options, a drafter's proposals, a rule's verdicts."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 import torch
 
-from specdec_ref.interfaces import CausalLM, Proposal, Verdict
+from specdec_ref.interfaces import CausalLM, Drafter, Proposal, Verdict
 from specdec_ref.sampling import Sampling
 
-SAMPLING_OPTIONS = [f.name for f in fields(Sampling) if f.name not in ("prompt_length", "vocab_size", "eos")]
+SAMPLING_OPTIONS = [f.name for f in fields(Sampling)]
 OTHER_OPTIONS = ["seed", "source", "stop", "eos_token_id", "logprobs", "streamer", "on_round"]
 NAMES_ELSEWHERE = {
     "do_sample": "a temperature above 0 samples, 0 is greedy",
     "max_length": "max_new_tokens counts the output alone",
     "max_tokens": "max_new_tokens",
     "min_tokens": "min_new_tokens",
-    "n": "generate(n=...) gives several texts, stream() one",
-    "num_return_sequences": "n",
+    "n": "generate_many(prompt, n) gives several texts",
+    "num_return_sequences": "generate_many(prompt, n)",
     "stop_strings": "stop",
     "eos": "eos_token_id",
     "stop_token_ids": "eos_token_id",
@@ -96,11 +96,23 @@ def eos_ids(eos: int | Iterable[int] | torch.Tensor | str | None, target: Causal
 
 
 def check_drafter(drafter: Any) -> None:
-    """Raises TypeError for what cannot draft."""
-    if not callable(getattr(drafter, "propose", None)) or not callable(getattr(drafter, "commit", None)):
+    """Raises TypeError for what is no `Drafter`."""
+    if not isinstance(drafter, Drafter):
         name = type(drafter).__name__
         wrap = f": a model drafts as DraftModelDrafter({name})" if hasattr(drafter, "forward") else ""
-        raise TypeError(f"a drafter has propose(tokens, gamma, source) and commit(tokens), {name} has not both{wrap}")
+        raise TypeError(
+            f"{name} is no drafter{wrap}: derive it from specdec_ref.interfaces.Drafter, which needs propose(tokens, "
+            "gamma, source) and has a default for the rest"
+        )
+
+
+def check_features(drafter: Drafter, target: CausalLM) -> None:
+    """Raises ValueError where a drafter asks for hidden states that the target does not show."""
+    if drafter.layers and not hasattr(target, "forward_pass"):
+        raise ValueError(
+            f"{type(drafter).__name__} reads hidden states of the target, and {type(target).__name__} shows none: give "
+            "a model with forward_pass (the reference Llama has it), or another drafter"
+        )
 
 
 def check_proposal(proposal: Any, gamma: int, vocab_size: int) -> Proposal:
@@ -151,6 +163,8 @@ def check_verdict(verdict: Any, drafted: int, vocab_size: int) -> Verdict:
         raise TypeError(f"the rule returned {type(verdict).__name__}: a rule returns Verdict(accepted, token, origin)")
     if not _index(verdict.accepted, drafted + 1):
         raise ValueError(f"the rule accepted {verdict.accepted!r} of {drafted} drafts: give an int from 0 to {drafted}")
+    if not all(_index(i, drafted) for i in verdict.kept) or list(verdict.kept) != sorted(set(verdict.kept)):
+        raise ValueError(f"the rule kept drafts {verdict.kept} of {drafted}: a path has rising indices below {drafted}")
     if not _index(verdict.token, vocab_size):
         raise ValueError(f"the rule emitted {verdict.token!r}: a token is an int from 0 to {vocab_size - 1}")
     return verdict
