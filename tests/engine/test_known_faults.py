@@ -183,7 +183,9 @@ def test_samples_that_share_their_draws():
     engine = SpeculativeEngine(always([0.6, 0.4]), DraftModelDrafter(always([0.1, 0.9])), 1)
 
     def run(source):
-        return tuple(g.tokens[0] for g in engine.generate([0], 2, n=3, temperature=1.0, source=source, eos_token_id=1))
+        return tuple(
+            g.tokens[0] for g in engine.generate_many([0], 3, 2, temperature=1.0, source=source, eos_token_id=1)
+        )
 
     distribution = enumerate_distribution(run)
     for row in itertools.product(range(2), repeat=3):
@@ -384,14 +386,9 @@ def test_a_stop_string_that_is_a_special_token_is_passed_over(gamma, logprobs):
     ids = SPECIAL.encode("hi é<|end|>more<tool>x")
     model = speller(ids, len(SPECIAL), [0], tokenizer=SPECIAL)
     for stop, text in (("<|end|>", "hi é"), (["zz", "<|end|>"], "hi é"), ("<tool>", "hi émore")):
-        shown = []
         stream = SpeculativeEngine(model, Knows(ids, [0]), gamma).stream([0], len(ids), stop=stop, logprobs=logprobs)
-        while True:
-            try:
-                shown.append(next(stream).text)
-            except StopIteration as end:
-                result = end.value
-                break
+        shown = [chunk.text for chunk in stream]
+        result = stream.result
         last = SPECIAL.convert_tokens_to_ids("<|end|>" if text == "hi é" else "<tool>")
         assert (result.text, result.finish_reason) == (text, "stop") and "".join(shown) == text
         assert result.tokens == ids[: ids.index(last) + 1] and result.stats.emitted == len(result.tokens)
@@ -565,9 +562,9 @@ def test_the_acceptance_length_with_and_without_the_targets_own_token():
     """Two names for two numbers, each an average over all rounds, the last and shorter one too."""
     stats = SpeculativeEngine(TARGET, DraftModelDrafter(TARGET), 5).generate(PROMPT, 15).stats
     assert stats.rounds == 3 and stats.origins.count("accepted") == 12
-    assert (stats.accepted_per_round, stats.tokens_per_round) == (4.0, 5.0)
+    assert (stats.accepted / stats.rounds, stats.tokens_per_round) == (4.0, 5.0)
     nothing = SpeculativeEngine(TARGET).generate(PROMPT, 0).stats
-    assert (nothing.accepted_per_round, nothing.tokens_per_round) == (0.0, 0.0)
+    assert (nothing.rounds, nothing.tokens_per_round) == (0, 0.0)
 
 
 # Forms of input that a user of transformers brings along.

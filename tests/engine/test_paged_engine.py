@@ -32,7 +32,7 @@ class Wrong(Drafter):
 DRAFTERS = {
     "lookup": lambda pool: NGramDrafter(),
     "model": lambda pool: DraftModelDrafter(DRAFT),
-    "model, paged": lambda pool: DraftModelDrafter(DRAFT, cache=pool),
+    "model, paged": lambda pool: DraftModelDrafter(DRAFT, pool=pool),
     "itself": lambda pool: DraftModelDrafter(TARGET),
     "wrong": lambda pool: Wrong(),
     "silent": lambda pool: Silent(),
@@ -71,7 +71,7 @@ def test_paged_equals_dense(drafter, gamma, block_size):
     """Greedy and sampled, from fresh pools and from ones that know the prompt."""
     target_pool, draft_pool = pools(80, block_size)
     dense = SpeculativeEngine(TARGET, DRAFTERS[drafter](None), gamma)
-    paged = SpeculativeEngine(TARGET, DRAFTERS[drafter](draft_pool), gamma, cache=target_pool)
+    paged = SpeculativeEngine(TARGET, DRAFTERS[drafter](draft_pool), gamma, pool=target_pool)
     for options in (dict(), dict(), dict(temperature=1.0, seed=3), dict(temperature=0.7, top_p=0.9, seed=4)):
         want, got = dense.generate(PROMPT, 25, **options), paged.generate(PROMPT, 25, **options)
         assert got.tokens == want.tokens
@@ -97,7 +97,7 @@ def test_every_round_leaves_what_a_fresh_prefill_gives(drafter, block_size):
             for ours, theirs in zip(cache.gather(), (fresh.keys, fresh.values), strict=True):
                 torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
-    engine = SpeculativeEngine(TARGET, DRAFTERS[drafter](draft_pool), 4, cache=target_pool)
+    engine = SpeculativeEngine(TARGET, DRAFTERS[drafter](draft_pool), 4, pool=target_pool)
     for prompt in (PROMPT, [5], PROMPT[:8], [*PROMPT, 7, 7]):
         engine.generate(prompt, 20, temperature=1.0, seed=1, on_round=check)
 
@@ -106,7 +106,7 @@ def test_a_long_prompt_is_prefilled_in_chunks_without_a_seam(monkeypatch):
     prompt = [i * 7 % 13 for i in range(50)]
     want = SpeculativeEngine(TARGET).generate(prompt, 10).tokens
     monkeypatch.setattr(engine_module, "PREFILL_CHUNK", 7)
-    assert SpeculativeEngine(TARGET, cache=pools()[0]).generate(prompt, 10).tokens == want
+    assert SpeculativeEngine(TARGET, pool=pools()[0]).generate(prompt, 10).tokens == want
 
 
 # Shared prompts
@@ -115,7 +115,7 @@ def test_a_long_prompt_is_prefilled_in_chunks_without_a_seam(monkeypatch):
 @pytest.mark.parametrize("length", range(1, 14))
 def test_a_known_prompt_is_not_computed_again(length, prefilled):
     pool, prompt = pools()[0], [i % 7 for i in range(length)]
-    engine = SpeculativeEngine(TARGET, cache=pool)
+    engine = SpeculativeEngine(TARGET, pool=pool)
     first = engine.generate(prompt, 2)
     assert sum(prefilled) == length - 1
     prefilled.clear()
@@ -126,7 +126,7 @@ def test_a_known_prompt_is_not_computed_again(length, prefilled):
 
 def test_a_chat_goes_on_from_its_own_answer(prefilled):
     pool = pools()[0]
-    engine = SpeculativeEngine(TARGET, DraftModelDrafter(DRAFT), 3, cache=pool)
+    engine = SpeculativeEngine(TARGET, DraftModelDrafter(DRAFT), 3, pool=pool)
     answer = engine.generate(PROMPT, 12).tokens
     prefilled.clear()
     second = [*PROMPT, *answer, 2, 2]
@@ -139,7 +139,7 @@ def test_a_chat_goes_on_from_its_own_answer(prefilled):
 
 def test_prompts_with_a_common_beginning_share_it_while_both_run():
     pool = pools()[0]
-    engine = SpeculativeEngine(TARGET, cache=pool)
+    engine = SpeculativeEngine(TARGET, pool=pool)
     system = [i % 11 for i in range(16)]
     streams, caches = [], []
     for tail in ([1, 2], [3, 4]):
@@ -156,7 +156,7 @@ def test_prompts_with_a_common_beginning_share_it_while_both_run():
 
 def test_a_draft_with_a_pool_reuses_what_it_knows(monkeypatch):
     target_pool, draft_pool = pools()
-    engine = SpeculativeEngine(TARGET, DraftModelDrafter(DRAFT, cache=draft_pool), 3, cache=target_pool)
+    engine = SpeculativeEngine(TARGET, DraftModelDrafter(DRAFT, pool=draft_pool), 3, pool=target_pool)
     engine.generate(PROMPT, 10)
     fed = []
     forward = type(DRAFT).forward
@@ -179,7 +179,7 @@ def test_two_token_maps_of_one_draft_share_no_wrong_block():
         for token_map in maps:
             runs = []
             for pool in (draft_pool, None):
-                drafter = DraftModelDrafter(DRAFT, token_map, cache=pool)
+                drafter = DraftModelDrafter(DRAFT, token_map, pool=pool)
                 runs.append(SpeculativeEngine(TARGET, drafter, 4).generate(PROMPT, 20, temperature=1.0, seed=2))
             assert runs[0].tokens == runs[1].tokens
             assert runs[0].stats.accepted == runs[1].stats.accepted
@@ -193,16 +193,16 @@ def test_two_token_maps_of_one_draft_share_no_wrong_block():
 @pytest.mark.parametrize("length", [1, 2, 8, 9, 10])
 def test_samples_fork_one_prompt(drafter, length, prefilled):
     target_pool, draft_pool = pools()
-    prompt, options = [i % 7 for i in range(length)], dict(temperature=1.0, seed=5, n=4)
-    want = SpeculativeEngine(TARGET, DRAFTERS[drafter](None), 3).generate(prompt, 15, **options)
+    prompt, options = [i % 7 for i in range(length)], dict(temperature=1.0, seed=5)
+    want = SpeculativeEngine(TARGET, DRAFTERS[drafter](None), 3).generate_many(prompt, 4, 15, **options)
     prefilled.clear()
-    engine = SpeculativeEngine(TARGET, DRAFTERS[drafter](draft_pool), 3, cache=target_pool)
+    engine = SpeculativeEngine(TARGET, DRAFTERS[drafter](draft_pool), 3, pool=target_pool)
     shared = set()
 
     def note(run, round_):
         shared.add(tuple(run.cache.table[: (length - 1) // 4]))
 
-    got = engine.generate(prompt, 15, on_round=note, **options)
+    got = engine.generate_many(prompt, 4, 15, on_round=note, **options)
     assert [g.tokens for g in got] == [g.tokens for g in want]
     assert sum(prefilled) == length - 1
     assert len(shared) == 1
@@ -212,14 +212,14 @@ def test_samples_fork_one_prompt(drafter, length, prefilled):
 
 def test_samples_that_fail_give_back_the_prompt_too():
     pool = pools(block_size=4, num_blocks=6)[0]
-    engine = SpeculativeEngine(TARGET, cache=pool)
+    engine = SpeculativeEngine(TARGET, pool=pool)
     with pytest.raises(OutOfBlocks):
-        engine.generate(PROMPT, 80, temperature=1.0, seed=1, n=3)
+        engine.generate_many(PROMPT, 3, 80, temperature=1.0, seed=1)
     assert used(pool) == 0
     with pytest.raises(ValueError, match="temperature"):
-        engine.generate(PROMPT, 8, temperature=-1.0, n=3)
+        engine.generate_many(PROMPT, 3, 8, temperature=-1.0)
     assert used(pool) == 0
-    assert len(engine.generate(PROMPT, 8, temperature=1.0, n=3)) == 3
+    assert len(engine.generate_many(PROMPT, 3, 8, temperature=1.0)) == 3
     assert used(pool) == 0
 
 
@@ -235,7 +235,7 @@ class Faulty(Drafter):
 
 def test_a_stream_holds_blocks_only_while_it_is_read():
     target_pool, draft_pool = pools()
-    engine = SpeculativeEngine(TARGET, DraftModelDrafter(DRAFT, cache=draft_pool), 3, cache=target_pool)
+    engine = SpeculativeEngine(TARGET, DraftModelDrafter(DRAFT, pool=draft_pool), 3, pool=target_pool)
     stream = engine.stream(PROMPT, 20)
     assert used(target_pool, draft_pool) == 0
     next(stream)
@@ -267,7 +267,7 @@ def test_an_error_anywhere_gives_the_blocks_back():
         def end(self):
             raise RuntimeError("end broke")
 
-    good = DraftModelDrafter(DRAFT, cache=draft_pool)
+    good = DraftModelDrafter(DRAFT, pool=draft_pool)
     for drafter, options, message in (
         (Faulty(), {}, "draft broke"),
         (good, dict(on_round=fail), "hook broke"),
@@ -275,16 +275,16 @@ def test_an_error_anywhere_gives_the_blocks_back():
         (good, dict(processors=[fail]), "hook broke"),
     ):
         with pytest.raises(RuntimeError, match=message):
-            SpeculativeEngine(TARGET, drafter, 3, cache=target_pool).generate(PROMPT, 12, **options)
+            SpeculativeEngine(TARGET, drafter, 3, pool=target_pool).generate(PROMPT, 12, **options)
         assert used(target_pool, draft_pool) == 0
-        assert SpeculativeEngine(TARGET, good, 3, cache=target_pool).generate(PROMPT, 12).tokens == want
+        assert SpeculativeEngine(TARGET, good, 3, pool=target_pool).generate(PROMPT, 12).tokens == want
 
 
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("call", [0, 1, 2, 3])
 def test_a_model_that_fails_in_the_middle_of_a_pass(layer, call):
     target_pool = pools()[0]
-    engine = SpeculativeEngine(TARGET, NGramDrafter(), 3, cache=target_pool)
+    engine = SpeculativeEngine(TARGET, NGramDrafter(), 3, pool=target_pool)
     want = SpeculativeEngine(TARGET).generate(PROMPT, 12).tokens
     calls = []
 
@@ -307,7 +307,7 @@ def test_a_model_that_fails_in_the_middle_of_a_pass(layer, call):
 def test_a_pool_too_small_for_a_prompt_or_its_output(num_blocks):
     """What fits is generated; what does not says so, and the next one that fits runs."""
     pool, draft_pool = PagedKVPool(TARGET, num_blocks, 4), PagedKVPool(DRAFT, num_blocks, 4)
-    engine = SpeculativeEngine(TARGET, DraftModelDrafter(DRAFT, cache=draft_pool), 3, cache=pool)
+    engine = SpeculativeEngine(TARGET, DraftModelDrafter(DRAFT, pool=draft_pool), 3, pool=pool)
     want = SpeculativeEngine(TARGET).generate(PROMPT, 12).tokens
     for _ in range(2):
         for budget in range(1, 13):
@@ -323,7 +323,7 @@ def test_a_pool_too_small_for_a_prompt_or_its_output(num_blocks):
 
 def test_a_neighbour_goes_on_when_the_pool_is_full():
     pool = PagedKVPool(TARGET, 7, 4)
-    engine = SpeculativeEngine(TARGET, NGramDrafter(), 3, cache=pool)
+    engine = SpeculativeEngine(TARGET, NGramDrafter(), 3, pool=pool)
     want = SpeculativeEngine(TARGET).generate(PROMPT, 16).tokens
     stream = engine.stream(PROMPT, 16)
     got = list(next(stream).tokens)
@@ -338,20 +338,20 @@ def test_a_neighbour_goes_on_when_the_pool_is_full():
 def test_a_pool_of_another_model_is_refused():
     target_pool, draft_pool = pools()
     with pytest.raises(ValueError, match="another model"):
-        SpeculativeEngine(TARGET, cache=draft_pool)
+        SpeculativeEngine(TARGET, pool=draft_pool)
     with pytest.raises(ValueError, match="another model"):
-        DraftModelDrafter(DRAFT, cache=target_pool)
+        DraftModelDrafter(DRAFT, pool=target_pool)
 
 
 def many_requests(n):
     """Short generations of all kinds: finished, closed early, failed, sampled several times."""
     target_pool, draft_pool = PagedKVPool(TARGET, 12, 4), PagedKVPool(DRAFT, 12, 4)
-    engine = SpeculativeEngine(TARGET, DraftModelDrafter(DRAFT, cache=draft_pool), 3, cache=target_pool)
+    engine = SpeculativeEngine(TARGET, DraftModelDrafter(DRAFT, pool=draft_pool), 3, pool=target_pool)
     source = RandomSource(0)
     for i in range(n):
         prompt = [int(source.bernoulli(0.2)) for _ in range(1 + i % 11)]
         if i % 4 == 0:
-            engine.generate(prompt, 4, temperature=1.0, seed=i, n=2)
+            engine.generate_many(prompt, 2, 4, temperature=1.0, seed=i)
         elif i % 4 == 1:
             stream = engine.stream(prompt, 9)
             next(stream)
@@ -394,7 +394,7 @@ def test_smollm_in_bfloat16_flips_only_near_ties(smollm, gamma, capsys):
 
     pool = PagedKVPool(smollm, 64)
     dense = SpeculativeEngine(smollm, NGramDrafter(), gamma)
-    paged = SpeculativeEngine(smollm, NGramDrafter(), gamma, cache=pool)
+    paged = SpeculativeEngine(smollm, NGramDrafter(), gamma, pool=pool)
     for text in TEXTS:
         prompt = smollm.tokenizer(text)["input_ids"]
         assert len(prompt) > 17

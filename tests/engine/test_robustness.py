@@ -1,5 +1,6 @@
 """Things that go wrong in the middle: the error is clear, and the next call is right."""
 
+import dataclasses
 import itertools
 import math
 
@@ -89,8 +90,11 @@ def test_an_error_anywhere_comes_out_as_it_is_and_the_next_call_is_right(where, 
         elif where in ("propose", "commit"):
             fails = Fails(getattr(DraftModelDrafter, where), at, error)
             patch.setattr(DraftModelDrafter, where, lambda self, *a: fails(self, *a))
+        elif where == "rule":
+            verify = Fails(engine.rule.verify, at, error)
+            patch.setattr(engine, "rule", dataclasses.replace(engine.rule, verify=verify, greedy_by_argmax=False))
         else:
-            owner = {"target": target, "draft": draft, "put": streamer, "rule": engine}[where.split(".")[0]]
+            owner = {"target": target, "draft": draft, "put": streamer}[where.split(".")[0]]
             break_(owner, where.split(".")[-1])
         with pytest.raises(type(error)):
             engine.generate(PROMPT, LENGTH, **options)
@@ -196,7 +200,7 @@ JUNK = {
         "token 4 at place 0",
     ),
     "vocabulary too large": (lambda: Proposal([1], torch.full((1, 8), 1 / 8)), ValueError, "8 tokens, the target 5"),
-    "too few distributions": (lambda: Proposal([1, 2, 3], FLAT[:2]), ValueError, "one distribution a token"),
+    "too few distributions": (lambda: Proposal([1, 2, 3], FLAT[:2]), ValueError, "one distribution per token"),
 }
 
 
@@ -242,8 +246,8 @@ def test_what_only_looks_like_junk_is_welcome():
 # Drafters of any class.
 
 
-class Plain:
-    """Only propose and commit, and no base class."""
+class Plain(Drafter):
+    """Only propose and commit; the base class copies it for each generation."""
 
     def __init__(self):
         self.committed = 0
@@ -263,7 +267,7 @@ class Remembers(Plain):
         return Proposal([len(tokens) % VOCAB] * gamma)
 
 
-def test_a_plain_object_with_propose_and_commit_drafts():
+def test_a_drafter_with_propose_and_commit_alone_drafts():
     drafter = Plain()
     engine = SpeculativeEngine(model(), drafter, 3)
     for _ in range(2):
@@ -275,7 +279,7 @@ def test_a_plain_object_with_propose_and_commit_drafts():
 
 @pytest.mark.parametrize("what", [object(), "lookup", 3, NGramDrafter.propose])
 def test_what_cannot_draft_is_refused(what):
-    with pytest.raises(TypeError, match=r"propose\(tokens, gamma, source\) and commit\(tokens\)"):
+    with pytest.raises(TypeError, match=r"derive it from specdec_ref.interfaces.Drafter"):
         SpeculativeEngine(model(), what)
 
 

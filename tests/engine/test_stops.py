@@ -34,12 +34,8 @@ def run(script=SCRIPT, gamma=4, vocab=8, wrong=(), prompt=PROMPT, **options):
 
 def watch(engine, prompt, *args, **options):
     """All chunks of a stream, and its Generation."""
-    chunks, stream = [], engine.stream(prompt, *args, **options)
-    while True:
-        try:
-            chunks.append(next(stream))
-        except StopIteration as end:
-            return chunks, end.value
+    stream = engine.stream(prompt, *args, **options)
+    return list(stream), stream.result
 
 
 # End tokens.

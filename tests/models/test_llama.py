@@ -59,8 +59,8 @@ def test_float64_logits_and_hidden_states_equal_transformers(shape):
     ids = torch.randint(0, 31, (20,), generator=torch.Generator().manual_seed(3))
     with torch.inference_mode():
         want = reference(ids[None], output_hidden_states=True)
-        hidden = ours.hidden_states(ids, ours.new_cache(20))
-        logits = ours(ids, ours.new_cache(20))
+        hidden = ours.forward_pass(ids, ours.new_cache(20), layers=range(ours.config.n_layers + 1)).features
+        logits = ours.forward(ids, ours.new_cache(20))
     torch.testing.assert_close(logits, want.logits[0], rtol=1e-10, atol=1e-10)
     assert len(hidden) == len(want.hidden_states)
     for a, b in zip(hidden, want.hidden_states, strict=True):

@@ -29,7 +29,6 @@ from specdec_ref.proof.exact import (
     TOLERANCE,
     acceptance_deviation,
     core_checks,
-    lossless_rules,
     matrix,
     moody,
     rejected_though_equal,
@@ -144,7 +143,7 @@ def test_joint_distribution(name):
 
 def test_matrix_holds_every_lossless_rule_drafter_and_option():
     held = {(s.rule, s.drafter) for s in MATRIX.values()}
-    assert {rule for rule, _ in held} == set(lossless_rules())
+    assert {rule for rule, _ in held} == {name for name, rule in RULES.items() if rule.lossless}
     for rule in ("token", "block", "match"):
         assert {drafter for r, drafter in held if r == rule} == set(DRAFTERS)
     used = {name for s in MATRIX.values() for name in s.options}
@@ -161,7 +160,7 @@ def test_the_distribution_is_not_trivial():
             lambda source, s=scenario, e=engine: tuple(s.generate(e, source).stats.origins)
         ):
             origins.update(branch.outcome)
-        assert origins == {"accepted", "corrected", "bonus"}
+        assert origins >= {"accepted", "corrected", "bonus"}
         assert len(scenario.expected()) > 8
 
 

@@ -480,12 +480,14 @@ def test_same_seed_same_text_another_seed_another_text(gamma):
 def test_n_samples_are_independent_repeatable_and_begin_with_the_single_one():
     engine = SpeculativeEngine(ScriptedModel(coin, 3), NGramDrafter(), 3)
     single = engine.generate([0], 40, temperature=1.0, seed=5)
-    several = engine.generate([0], 40, temperature=1.0, seed=5, n=4)
+    several = engine.generate_many([0], 4, 40, temperature=1.0, seed=5)
     assert several[0].tokens == single.tokens
     assert len({tuple(g.tokens) for g in several}) == 4
-    assert [g.tokens for g in engine.generate([0], 40, temperature=1.0, seed=5, n=4)] == [g.tokens for g in several]
-    assert [g.tokens for g in engine.generate([0], 40, temperature=1.0, seed=5, n=2)] == [g.tokens for g in several[:2]]
-    neighbours = engine.generate([0], 40, temperature=1.0, seed=6, n=4)
+    assert [g.tokens for g in engine.generate_many([0], 4, 40, temperature=1.0, seed=5)] == [g.tokens for g in several]
+    assert [g.tokens for g in engine.generate_many([0], 2, 40, temperature=1.0, seed=5)] == [
+        g.tokens for g in several[:2]
+    ]
+    neighbours = engine.generate_many([0], 4, 40, temperature=1.0, seed=6)
     assert not {tuple(g.tokens) for g in several} & {tuple(g.tokens) for g in neighbours}
     assert len({sample_seed(seed, i) for seed in range(50) for i in range(50)}) == 2500
 
@@ -493,7 +495,7 @@ def test_n_samples_are_independent_repeatable_and_begin_with_the_single_one():
 def test_n_samples_draw_one_after_the_other_from_a_given_source():
     engine, source = SpeculativeEngine(ScriptedModel(coin, 3)), RandomSource(5)
     one_by_one = [engine.generate([0], 9, temperature=1.0, source=source).tokens for _ in range(3)]
-    together = engine.generate([0], 9, temperature=1.0, source=RandomSource(5), n=3)
+    together = engine.generate_many([0], 3, 9, temperature=1.0, source=RandomSource(5))
     assert [g.tokens for g in together] == one_by_one
 
 
