@@ -51,7 +51,7 @@ class Proposal:
 
     def probability(self, i: int, like: Tensor) -> float:
         """q_i(x_i), the probability that the draft gave the token it proposed; rounded to the dtype of `like`."""
-        return 1.0 if self.probs is None else self.probs[i, self.tokens[i]].to(like.dtype).item()
+        return 1 if self.probs is None else self.probs[i].to(like)[self.tokens[i]].item()
 
     def distribution(self, i: int, like: Tensor) -> Tensor:
         """q_i over the target's vocabulary: shape, dtype and device of `like` `[vocab]`.

@@ -412,7 +412,7 @@ from specdec_ref import NGramDrafter, SpeculativeEngine
 from specdec_ref.measure import compare_greedy
 
 on_dense = SpeculativeEngine(target, NGramDrafter(), gamma=6)
-on_pages = SpeculativeEngine(target, NGramDrafter(), gamma=6, cache=kv)
+on_pages = SpeculativeEngine(target, NGramDrafter(), gamma=6, pool=kv)
 held = []
 
 
@@ -483,11 +483,11 @@ print("all given back:", pages.num_used, "in use")
 # The full blocks of the prompt count four holders and are stored once. And its last, half-full block? The first three
 # samples to write copied it; the fourth found itself alone with it, and wrote in place.
 #
-# The engine does it for you: `generate(..., n=4)`. It works one sample after the other, and takes in the prompt once.
+# The engine does it for you: `generate_many(prompt, 4, ...)`. It works one sample after the other, and takes in the prompt once.
 
 # %%
-engine = SpeculativeEngine(target, NGramDrafter(), gamma=6, cache=PagedKVPool(target, num_blocks=64))
-four = engine.generate(ids, max_new_tokens=8, n=4, temperature=0.8, seed=1)
+engine = SpeculativeEngine(target, NGramDrafter(), gamma=6, pool=PagedKVPool(target, num_blocks=64))
+four = engine.generate_many(ids, 4, max_new_tokens=8, temperature=0.8, seed=1)
 first, *others = [g.stats.prefill_seconds for g in four]
 print("time to take in the prompt, the first sample's as 1: 1.00", *(f"{t / first:.2f}" for t in others))
 
@@ -505,7 +505,7 @@ system = (
 )
 questions = ["May I bring my dog?", "What does it cost for two adults?", "Can I climb the lighthouse?"]
 kv = PagedKVPool(target, num_blocks=64, block_size=16)
-engine = SpeculativeEngine(target, NGramDrafter(), gamma=6, cache=kv)
+engine = SpeculativeEngine(target, NGramDrafter(), gamma=6, pool=kv)
 seconds = []
 for question in questions:
     chat = encode_prompt([{"role": "system", "content": system}, {"role": "user", "content": question}], target)

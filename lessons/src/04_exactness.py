@@ -572,7 +572,7 @@ with planted(by_name["draft cache without the last token"]):
 # - **token**: the rule of section 1.
 # - **match**: draw from $p$ as if there were no draft, and keep the draft if it happens to be the same token. What comes out
 #   is the target's own draw, so it is exact without any proof. It does not even need $q$.
-# - **onehot**: for a draft that no chance went into (lookup, or a model's likeliest token). Its distribution is 1 for that token; the
+# - **token, for a certain draft**: nothing random went into it (lookup, or a model's likeliest token). Its distribution is 1 for that token; the
 #   rule of section 1 shrinks to: keep with $p(x)$, else draw from $p$ without $x$.
 # - **block**: judges all drafts of a round together. See below.
 #
@@ -589,12 +589,12 @@ def kept_share(rule, p, q):
     )
 
 
-for rule, q_used in (("token", q4), ("block", q4), ("match", q4), ("onehot", certain)):
+for rule, q_used in (("token", q4), ("block", q4), ("match", q4), ("token", certain)):
     exact = emitted_distribution(rule, p4, q_used) == p4
     print(f"{rule:7} keeps {float(kept_share(rule, p4, q_used)):.2f} of first drafts; emits p exactly: {exact}")
 
 # %% [markdown]
-# By formula: $\sum \min(p, q)$ for token and block, $\sum p\,q$ for match, $p(x)$ for onehot. All exact, at very different
+# By formula: $\sum \min(p, q)$ for token and block, $\sum p\,q$ for match, $p(x)$ for a certain draft. All exact, at very different
 # prices.
 #
 # A trap lies between two of them. Let a draft take its likeliest token, *and* report its softmax as $q$. It did not draw

@@ -52,7 +52,7 @@ def test_one_step_emits_exactly_p(rule, p, q):
     assert emitted_distribution(rule, p, q) == p
 
 
-@pytest.mark.parametrize("rule", ["token", "block", "token-batched", "block-batched", "match"])
+@pytest.mark.parametrize("rule", ["token", "block", "match"])
 def test_a_one_hot_draft_emits_exactly_p(rule):
     p, q = fractions([".6", ".4"]), fractions(["1", "0"])
     assert emitted_distribution(rule, p, q) == p
