@@ -104,7 +104,7 @@ course.show(
         [r.ratios for r in races.values()],
         [my_guess_for_open_chat, my_guess_for_a_rewrite],
     ),
-    alt="Times as fast as plain decoding, measured here. " + "; ".join(f"{p.domain}: {r}" for p, r in races.items()),
+    alt="Speedup over plain decoding, measured here. " + "; ".join(f"{p.domain}: {r}" for p, r in races.items()),
 )
 
 # %% [markdown]

@@ -115,8 +115,8 @@ HTML(course.table_html(head, course.passes_rows(h100, works)))
 words = "; ".join(f"{name} has {work.intensity:,.1f} FLOP/byte" for name, work in works.items())
 course.show(
     course.passes_figure("llama-3-70b", "h100-sxm"),
-    alt=f"Roofline of an H100 with ridge {h100.ridge():.0f} FLOP/byte, log-log. {words}. Those left of the ridge lie on "
-    "the slope, where memory decides; those to the right on the flat roof.",
+    alt=f"Roofline of an H100 with ridge {h100.ridge():.0f} FLOP/byte, log-log. {words}. Passes left of the ridge lie on "
+    "the slope, where memory is the bound; those to the right lie under the flat roof.",
 )
 
 # %% [markdown]
@@ -220,8 +220,8 @@ stream = WeightStream(model.dtype, nbytes=2**29, clock=time.thread_time)
 points = course.layer_points(stream, (1, 4, 16, 64, 256))
 course.show(
     course.roofline_figure([thread, h100], points, dtype if dtype in h100.rates else None),
-    alt="The rooflines of one thread of this machine and of an H100, log-log, and one linear layer as measured here: "
-    + "; ".join(f"{p.label} at {p.intensity:.1f} FLOP/byte reach {p.rate / 1e9:,.0f} GFLOP/s" for p in points),
+    alt="Rooflines of one thread of this machine and of an H100, log-log, with one linear layer measured here: "
+    + "; ".join(f"{p.label} at {p.intensity:.1f} FLOP/byte reaches {p.rate / 1e9:,.0f} GFLOP/s" for p in points),
 )
 
 # %%
@@ -271,7 +271,7 @@ cost = relative_cost(pass_seconds(model, (1, 2, 4, 8, 16), context=64, repeats=6
 predicted = course.predicted_pass_cost(model, times, thread.rate(dtype), cost)
 course.show(
     course.pass_cost_figure(cost, predicted),
-    alt="Time of one pass over n tokens in passes over one: "
+    alt="Time of one pass over n tokens, in passes over one token: "
     + "; ".join(f"n={n}: measured {c:.2f}, predicted {predicted[n]:.2f}" for n, c in cost.items()),
 )
 

@@ -105,7 +105,7 @@ course.show(
     course.step_time_figure(seconds),
     alt="Milliseconds for one more token, on this machine, now: "
     + "; ".join(
-        f"behind {n} tokens {1e3 * a:.0f} with the cache and {1e3 * b:.0f} without" for n, (a, b) in seconds.items()
+        f"after {n} tokens {1e3 * a:.0f} with the cache and {1e3 * b:.0f} without" for n, (a, b) in seconds.items()
     ),
 )
 
@@ -210,7 +210,7 @@ sizes["DeepSeek-V3 expanded, as MHA would"] = kv_bytes_per_token(deepseek, laten
 sizes["DeepSeek-V3, MLA (as it is)"] = kv_bytes_per_token(deepseek)
 course.show(
     course.attention_figure(sizes),
-    alt="Bytes a token in the cache. " + "; ".join(f"{name}: {size:,}" for name, size in sizes.items()),
+    alt="Bytes in the cache per token. " + "; ".join(f"{name}: {size:,}" for name, size in sizes.items()),
 )
 
 # %%
@@ -235,7 +235,7 @@ course.show(
     course.growth_figure(models),
     alt="GB of cache against the context of one sequence, from 512 to 131,072 tokens, both logarithmic. At 131,072: "
     + "; ".join(f"{name} {gb:,.1f} GB" for name, gb in last.items())
-    + ". Mistral's line turns flat at its window of 4,096; Gemma's and gpt-oss's grow slower beyond theirs.",
+    + ". Mistral's line becomes flat at its window of 4,096; Gemma's and gpt-oss's grow more slowly beyond theirs.",
 )
 
 # %% [markdown]

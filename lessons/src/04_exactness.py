@@ -321,7 +321,7 @@ words = "; ".join(f"{n:,} draws: {', '.join(f'{c / n:.3f}' for c in counted)}" f
 print(words, f"  (your guess for token 2: {my_guess_token_2})")
 course.show(
     course.histogram_figure(target_distribution, counts),
-    alt=f"Shares of the tokens, beside p = 0.6, 0.3, 0.1. {words}.",
+    alt=f"Observed shares of the tokens beside p = 0.6, 0.3, 0.1. {words}.",
 )
 
 # %% [markdown]
@@ -436,7 +436,7 @@ limits = {name: np.abs(distribution - right).sum() / 2 for name, distribution in
 ends = "; ".join(f"{name} ends at {line[-1]:.5f}, exact {limits[name]:.3f}" for name, line in lines.items())
 course.show(
     course.convergence_figure(marks, lines, limits),
-    alt=f"Total variation to p after 10 to {marks[-1]:,} draws: {ends}.",
+    alt=f"Total variation distance to p after 10 to {marks[-1]:,} draws: {ends}.",
 )
 
 # %% [markdown]
@@ -497,7 +497,7 @@ seen = {name: [alarm_rate(sloppy, n, size) for n in draws] for name, size in siz
 computed = {name: [power(sloppy, right, n, size) for n in draws] for name, size in sizes.items()}
 course.show(
     course.power_figure(draws, seen, computed),
-    alt="Share of runs in which the fault is found, by experiment. "
+    alt="Share of runs in which the test finds the fault, by experiment. "
     + "; ".join(f"{name}: " + ", ".join(f"{n:,}: {r:.0%}" for n, r in zip(draws, seen[name])) for name in sizes),
 )
 

@@ -438,7 +438,7 @@ print(f"your guesses: {my_guess_passes} passes, {my_guess_passes_with_the_slip} 
 # %%
 course.show(
     course.rounds_figure({"right": full_rounds, "bug 7, a hole in the draft's cache": slip_rounds}),
-    alt="Tokens of each round with the target as its own draft. Right: "
+    alt="Tokens of each round, with the target as its own draft. Correct code: "
     f"{len(full_rounds)} rounds, accepted {[a for _, a in full_rounds]}. "
     f"With the hole: {len(slip_rounds)} rounds, accepted {[a for _, a in slip_rounds]}.",
 )
@@ -592,7 +592,7 @@ course.round_stepper({"lookup, rewrite": lookup_steps, "target as its own draft,
 runs = {"lookup": lookup_run.stats, "target drafts for itself": itself_run.stats}
 words = {n: ", ".join(f"{part} {x:.1%}" for part, x in course.time_shares(s).items()) for n, s in runs.items()}
 course.show(
-    course.times_figure(runs), alt="Shares of a round's time. " + "; ".join(f"{n}: {w}" for n, w in words.items())
+    course.times_figure(runs), alt="Shares of the rounds' time. " + "; ".join(f"{n}: {w}" for n, w in words.items())
 )
 
 # %%

@@ -1,4 +1,4 @@
-"""Key-value caches: in one piece, or in blocks of a pool that sequences share."""
+"""Key-value caches: contiguous, or in blocks of a pool that sequences share."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Models: the reference Llama, Hugging Face models behind the same interface, scripted ones for tests; loading them."""
+"""Models: the reference Llama, an adapter for Hugging Face models, scripted models for tests, and loading."""
 
 from typing import TYPE_CHECKING
 

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import re
 
 import nbformat
@@ -107,12 +108,20 @@ def test_a_lesson_imports_from_faces_only(path):
         assert name is None or name in importlib.import_module(module).__all__
 
 
+def from_the_course(node):
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "course"
+
+
 @lesson
-def test_names_of_the_course_exist(path):
+def test_names_of_the_course_exist_and_calls_fit_them(path):
     for cell in cells(path, "code"):
-        for node in ast.walk(ast.parse(cell.source)):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "course":
-                assert node.attr in specdec_course.__all__, f"{cell.id}: course.{node.attr}"
+        nodes = list(ast.walk(ast.parse(cell.source)))
+        for node in filter(from_the_course, nodes):
+            assert node.attr in specdec_course.__all__, f"{cell.id}: course.{node.attr}"
+        for call in (n for n in nodes if isinstance(n, ast.Call) and from_the_course(n.func)):
+            if not any(isinstance(a, ast.Starred) for a in call.args):
+                signature = inspect.signature(getattr(specdec_course, call.func.attr))
+                signature.bind(*call.args, **{k.arg: k.value for k in call.keywords if k.arg})
 
 
 @lesson

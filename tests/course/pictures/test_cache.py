@@ -93,7 +93,7 @@ def test_transformers_allocates_what_is_estimated(kind):
 
 
 class Slow(ScriptedModel):
-    """1 ms a token, on a clock of its own."""
+    """A model that takes 1 ms per token, by its own clock."""
 
     def __init__(self):
         super().__init__(lambda tokens: [0.5, 0.5], 2)
