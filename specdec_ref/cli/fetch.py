@@ -1,4 +1,4 @@
-"""specdec fetch: bring the default model onto this machine."""
+"""`specdec fetch`: bring the default model onto this machine."""
 
 from __future__ import annotations
 

@@ -1,13 +1,19 @@
-"""specdec generate: text from a prompt, streamed."""
+"""`specdec generate`: text from a prompt, streamed."""
 
 from __future__ import annotations
 
 import json
-import sys
 
 import click
 
-from specdec_ref.cli.options import dtype_option, gamma_option, make_drafter, model_option, sampling_options
+from specdec_ref.cli.options import (
+    dtype_option,
+    gamma_option,
+    make_drafter,
+    model_option,
+    sampling_options,
+    standard_input,
+)
 
 
 @click.command(short_help="Text from a prompt, streamed.")
@@ -44,7 +50,7 @@ def generate(
     from specdec_ref.engine.prompt import as_chat
     from specdec_ref.models.load import load_model
 
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = standard_input() if prompt == "-" else prompt
     target = load_model(model, dtype)
     engine = SpeculativeEngine(target, make_drafter(draft, dtype), gamma)
     stream = engine.stream(
@@ -58,8 +64,7 @@ def generate(
     )
     for chunk in stream:
         if not as_json:
-            click.echo(chunk.text, nl=False)
-            sys.stdout.flush()
+            click.echo(chunk.text, nl=False)  # which flushes
     result = stream.result
     stats = result.stats
     if as_json:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +17,7 @@ dtype_option = click.option(
     "--dtype", default="auto", show_default=True, help="auto, float32, bfloat16, float16 or float64."
 )
 gamma_option = click.option(
-    "--gamma", default=8, show_default=True, type=click.IntRange(0), help="Draft tokens a round; 0 decodes plainly."
+    "--gamma", default=8, show_default=True, type=click.IntRange(0), help="Draft tokens per round; 0 decodes plainly."
 )
 
 
@@ -41,3 +44,39 @@ def make_drafter(name: str, dtype: str = "auto", device: str = "cpu") -> Any:
     from specdec_ref.models.load import load_model
 
     return DraftModelDrafter(load_model(name, dtype, device))
+
+
+def standard_input() -> str:
+    """All text from standard input. Raises UsageError where it is closed."""
+    if sys.stdin is None:
+        raise click.UsageError("standard input is closed: give the prompt as an argument")
+    return sys.stdin.read()
+
+
+def read_text(path: Path) -> str:
+    """A file as text. Raises ClickException for one that is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+
+
+def read_json(path: Path) -> Any:
+    """A file's JSON. Raises ClickException for what is none."""
+    try:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise click.ClickException(f"{path} is not JSON: {error}") from error
+
+
+def check_device(context: click.Context, parameter: click.Parameter, device: str) -> str:
+    """A device that PyTorch knows and this machine has; a callback for click. Raises BadParameter."""
+    import torch
+
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise click.BadParameter(f"{device!r} is no device: give cpu, or cuda where there is a GPU") from None
+    if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
+        raise click.BadParameter(f"this machine or this PyTorch has no {kind} device that can be used: give cpu")
+    return device

@@ -1,4 +1,4 @@
-"""specdec try: what speculation would give your own pair of models, before you deploy it."""
+"""`specdec try`: what speculation would give your own pair of models, before you deploy it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 import click
 
-from specdec_ref.cli.options import dtype_option, make_drafter, sampling_options
+from specdec_ref.cli.options import check_device, dtype_option, make_drafter, read_text, sampling_options
 
 
 @click.command("try", short_help="Acceptance, costs and speedup of your own pair of models.")
 @click.option("--target", "target_name", default="smollm2-135m", show_default=True, help="Name, folder or hub id.")
 @click.option("--draft", default="lookup", show_default=True, help="lookup, or a model: name, folder or hub id.")
 @click.option(
-    "--prompts", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="One prompt a line; else our own."
+    "--prompts", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="One prompt per line; else our own."
 )
 @click.option("--gamma", default=8, show_default=True, type=click.IntRange(1), help="The largest gamma to be tried.")
 @click.option("--max-new-tokens", default=48, show_default=True, type=click.IntRange(2))
-@click.option("--repeats", default=2, show_default=True, type=click.IntRange(1), help="Timed pairs of runs a prompt.")
+@click.option("--repeats", default=2, show_default=True, type=click.IntRange(1), help="Timed pairs of runs per prompt.")
 @sampling_options
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, ...")
+@click.option("--device", default="cpu", show_default=True, callback=check_device, help="cpu or cuda.")
 @click.option("--json", "as_json", is_flag=True, help="Print the measurements as JSON.")
 @dtype_option
 def try_pair(
@@ -48,9 +48,9 @@ def try_pair(
 
     texts = [p.user for p in our_prompts() if p.id.endswith("-1")]
     if prompts is not None:
-        texts = [line for line in prompts.read_text(encoding="utf-8").splitlines() if line.strip()]
+        texts = [line for line in read_text(prompts).splitlines() if line.strip()]
         if not texts:
-            raise click.UsageError(f"{prompts} has no prompt: write one a line")
+            raise click.UsageError(f"{prompts} has no prompt: write one per line")
     console = Console(stderr=True)
     with console.status("loading") as status:
         target = load_model(target_name, dtype, device)
@@ -101,7 +101,7 @@ def _print(result: Any, target: str, draft: str, n_prompts: int) -> None:
     console.print(f"target {target}, draft {draft}, {n_prompts} prompts; on this machine, now", highlight=False)
     console.print(
         f"acceptance rate of tested drafts {result.alpha:.2f} (95%: {low:.2f} to {high:.2f}), "
-        f"{result.tokens_per_round:.2f} tokens a target pass; a draft step costs {result.draft_cost:.2f} target steps"
+        f"{result.tokens_per_round:.2f} tokens per target pass; a draft step costs {result.draft_cost:.2f} target steps"
     )
     positions = Table(title="acceptance by position in the draft")
     for name in ("position", "tested", "accepted", "rate"):

@@ -247,9 +247,19 @@ def test_options_that_make_no_sense_are_refused(options, message):
 
 def test_a_file_that_is_no_record_is_refused(tmp_path):
     path = tmp_path / "r.json"
-    path.write_text("{}", encoding="utf-8")
-    with pytest.raises(ValueError, match="no record"):
-        CliRunner().invoke(bench, ["--read", str(path)], catch_exceptions=False)
+    for text in ("{}", "[]", "3", '{"samples": {}}'):
+        path.write_text(text, encoding="utf-8")
+        result = CliRunner().invoke(bench, ["--read", str(path)], catch_exceptions=False)
+        assert result.exit_code == 1 and "r.json is no record of this benchmark" in result.output
+    path.write_bytes(b"\xff{")
+    assert "is not UTF-8" in CliRunner().invoke(bench, ["--read", str(path)]).output
+    path.write_text("{", encoding="utf-8")
+    assert "is not JSON" in CliRunner().invoke(bench, ["--read", str(path)]).output
+
+
+def test_a_place_where_no_record_can_be_written_is_refused_before_the_run(tmp_path):
+    result = CliRunner().invoke(bench, ["--out", str(tmp_path / "no" / "r.json")])
+    assert result.exit_code == 2 and "missing or may not be written" in result.output.replace("\n", " ")
 
 
 # Differences

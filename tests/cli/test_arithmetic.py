@@ -142,7 +142,7 @@ def test_a_model_can_be_a_config_file_or_its_folder(tmp_path: Path) -> None:
 def test_a_damaged_config_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{", encoding="utf-8")
     result = run(f"kv --model {tmp_path}")
-    assert result.exit_code == 2 and result.output.startswith(f"Error: {tmp_path}") and result.output.count("\n") == 1
+    assert result.exit_code == 1 and result.output.startswith(f"Error: {tmp_path}") and result.output.count("\n") == 1
     (tmp_path / "config.json").write_text("[]", encoding="utf-8")
     assert "not a list" in run(f"kv --model {tmp_path}").output
 
