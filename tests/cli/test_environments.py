@@ -234,7 +234,7 @@ def test_every_command_works_without_the_lessons_packages(tmp_path, model):
     assert [o.code for o in outcomes[:-1]] == [0] * (len(outcomes) - 1)
     for name in ("jupyterlab", "ipywidgets", "matplotlib"):
         assert f"note {name}: not installed\n       -> needed for the lessons: pip install '.[course]'".encode() in out
-    assert b"kernel" not in out.split(b"note jupyterlab")[1]
+    assert b"kernel python3" not in out.split(b"note jupyterlab")[1]
 
 
 def test_grading_is_a_command_where_it_is_installed_and_no_traceback_where_it_is_not(tmp_path):
