@@ -120,6 +120,12 @@ TOKENWISE_BUGS = [
         ("min(1.0, p_x / q_x)", "min(1.0, torch.tensor(p_x / q_x).half().item())"),
     ),
     bug(
+        "single-precision ratio",
+        "p/q is computed in 32 bits: off by 1e-8, which only a strict comparison sees.",
+        TOKENWISE + "acceptance_probability",
+        ("min(1.0, p_x / q_x)", "min(1.0, torch.tensor(p_x / q_x).float().item())"),
+    ),
+    bug(
         "row off by one",
         "A draft is compared with the distribution behind it, not the one that it was drawn against.",
         TOKENWISE + "verify_tokenwise",
@@ -182,9 +188,9 @@ TOKENWISE_BUGS = [
     ),
     bug(
         "a lookup that is nearly sure",
-        "A looked-up token is given q = 0.9, though no chance was involved.",
-        "specdec_ref.interfaces:Proposal.distribution",
-        ("q[self.tokens[i]] = 1", "q[self.tokens[i]] = 0.9"),
+        "A looked-up token is given q = 0.9, though nothing random was involved.",
+        "specdec_ref.interfaces:Proposal.probability",
+        ("return 1 if", "return 0.9 if"),
     ),
 ]
 
@@ -272,6 +278,15 @@ BATCH_BUGS = [
 ]
 
 DRAFT_BUGS = [
+    bug(
+        "draft cache cut too far",
+        "Each roll-back of the draft's cache loses a committed token.",
+        DRAFT + "commit",
+        (
+            "del self._fed[keep:]",
+            "if keep < len(self._fed):\n        keep = max(keep - 1, 0)\n    del self._fed[keep:]",
+        ),
+    ),
     bug(
         "q before filtering",
         "Drafts are drawn after top-k and temperature, the distribution is reported from before.",

@@ -120,7 +120,8 @@ def autoregressive_distribution(
 
 def difference(a: Mapping[Any, float], b: Mapping[Any, float]) -> float:
     """The largest |a(x) - b(x)| over all outcomes of either distribution."""
-    return max(abs(a.get(x, 0) - b.get(x, 0)) for x in {*a, *b})
+    gaps = [abs(a.get(x, 0) - b.get(x, 0)) for x in {*a, *b}]
+    return math.nan if any(gap != gap for gap in gaps) else max(gaps)  # max alone may pass over NaN
 
 
 def total_variation(a: Mapping[Any, float], b: Mapping[Any, float]) -> float:

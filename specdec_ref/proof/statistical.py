@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from specdec_ref.interfaces import Proposal, Verdict
-from specdec_ref.proof.exact import Scenario
 from specdec_ref.proof.goodness import GTest, g_test, holm, mixture, power
+from specdec_ref.proof.scenario import Scenario
 from specdec_ref.sampling import RandomSource
 from specdec_ref.verify import RULES, acceptance_probability
 from specdec_ref.verify.batch import draw, verify_block_batch, verify_tokenwise_batch
