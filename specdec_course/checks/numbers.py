@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -90,16 +90,3 @@ def _typed(value: Any) -> str:
         return repr(value)
     short = f"{value:.12g}"
     return f"{value:_.0f}" if value == int(value) and ("e" not in short or float(short) != value) else short
-
-
-Slips = Iterable[tuple[Number, str]]
-
-
-def compare(what: str, got: Any, right: Number, given: Any = None, slips: Slips = ()) -> None:
-    """Raise CheckFailed unless the learner's `got` is `right`, with the slip that leads there, or how far off it is."""
-    number = as_number(got, what, given)
-    if near(number, right):
-        return
-    mistake = next((why for value, why in slips if near(number, value) and not near(value, right)), "")
-    shown = {"got": number_text(number), "expected": number_text(right)}
-    raise wrong(f"{what} came out wrong.", given=given, mistake=mistake or how_far(number, right), **shown)
