@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 from collections.abc import Sequence
@@ -29,8 +30,11 @@ def as_number(value: Any, what: str, given: Any = None) -> Number:
 
     Raises CheckFailed for anything else, and for NaN.
     """
-    single = value.item() if hasattr(value, "item") and getattr(value, "size", 1) != 0 else value
-    if isinstance(single, (str, bytes, bool)) or not hasattr(type(single), "__float__"):
+    single = value
+    if hasattr(value, "item"):
+        with contextlib.suppress(ValueError, RuntimeError):  # of an array with several elements, or none
+            single = value.item()
+    if isinstance(single, (str, bytes, bool)) or not hasattr(type(single), "__float__") or hasattr(single, "item"):
         got = repr(value) if value is None else f"{value!r} (a {type(value).__name__})"
         mistake = "is there a return?" if value is None else ""
         raise wrong(f"{what} must be a number.", given=given, got=got, mistake=mistake)

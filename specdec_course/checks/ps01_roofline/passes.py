@@ -86,15 +86,14 @@ BOUNDS = mistakes(
 )
 
 
-def _passes(rng: random.Random, least: float, most: float, ridge: float, intensity: float) -> list[Case]:
-    """Passes of `least` to `most` times a chip's ridge, and one that an H100 would bound by the other resource."""
+def _passes(rng: random.Random, factors: list[float], other: float, intensity: float) -> list[Case]:
+    """Passes of some multiples of a chip's ridge, and one that an H100 would bound by the other resource."""
     cases: list[Case] = []
-    for _ in range(3):
+    for factor in factors:
         chip, nbytes = draw_chip(rng), rng.randrange(1, 300) * 1e9
-        flop = nbytes * chip.rate / chip.bandwidth * rng.uniform(least, most)
-        cases.append((four_digits(flop), nbytes, chip))
+        cases.append((four_digits(nbytes * chip.rate / chip.bandwidth * factor), nbytes, chip))
     bandwidth, nbytes = rng.randrange(100, 9000) * 1e9, rng.randrange(1, 300) * 1e9
-    return [*cases, (four_digits(nbytes * intensity), nbytes, Chip(four_digits(bandwidth * ridge), bandwidth))]
+    return [*cases, (four_digits(nbytes * intensity), nbytes, Chip(four_digits(bandwidth * other), bandwidth))]
 
 
 def _tie(rng: random.Random) -> list[Case]:
@@ -112,8 +111,12 @@ pass_time = judged(
         replace(NUMBER, read=lambda value, what, given: as_number(_pair(value, given)[0], what, given)),
     ),
     Judge("What bounds the pass", _bound, BOUNDS, Answer(_as_bound, lambda got, right: got == right)),
-    memory_takes_longer=lambda rng: _passes(rng, 0.01, 0.9, rng.uniform(400, 600), rng.uniform(310, 380)),
-    arithmetic_takes_longer=lambda rng: _passes(rng, 1.1, 40, rng.uniform(50, 180), rng.uniform(200, 285)),
+    memory_takes_longer=lambda rng: _passes(
+        rng, [rng.uniform(0.01, 0.9), 0.999], rng.uniform(400, 600), rng.uniform(310, 380)
+    ),
+    arithmetic_takes_longer=lambda rng: _passes(
+        rng, [rng.uniform(1.1, 40), 1.002], rng.uniform(50, 180), rng.uniform(200, 285)
+    ),
     both_take_equally_long=_tie,
 )
 

@@ -657,4 +657,49 @@ def ridge(chip):
         "faster only", {"free_drafts": _free("max(0, -int(-tokens // batch) - 2)")}, ("free_drafts",), "just as long"
     ),
     Wrong("right for the visible input only", {"free_drafts": _free("294")}, ("free_drafts",), ""),
+    Wrong("warns above 1.01", {"utilisation": _warning("a > 1.01 * p", "a / p")}, ("utilisation",), "above 1 means"),
+    Wrong(
+        "warns where two decimals are above 1",
+        {"utilisation": _warning("round(a / p, 2) > 1", "a / p")},
+        ("utilisation",),
+        "above 1 means",
+    ),
+    Wrong("warns from 0.999 on", {"utilisation": _warning("a > 0.999 * p", "a / p")}, ("utilisation",), "above\\* 1"),
+    Wrong("share rounded up to 1", {"utilisation": _warning("a > p", "round(a / p, 3)")}, ("utilisation",), "round"),
+    Wrong(
+        "a row is halved",
+        {
+            "datasheet": _sheet()
+            .replace(
+                "    return Chip(", "    if row['with_sparsity']:\n        row['tflops'] /= 2\n    return Chip(", 1
+            )
+            .replace("1e12 / (2 if row['with_sparsity'] else 1)", "1e12")
+        },
+        ("datasheet",),
+        "changed what it was given",
+    ),
+    Wrong(
+        "a row loses its unit",
+        {"datasheet": _sheet().replace('row["unit"]', 'row.pop("unit")')},
+        ("datasheet",),
+        "changed what it was given",
+    ),
+    Wrong(
+        "the ridge is a hundredth wide",
+        {"pass_time": _time("max(m, c)", "'memory' if m > 1.01 * c else 'compute'")},
+        ("pass_time",),
+        "takes longer is the bound",
+    ),
+    Wrong(
+        "compute-bound a hundredth early",
+        {BATCH[0]: _batch("flop / chip.rate >= 0.99 * nbytes / chip.bandwidth")},
+        BATCH,
+        "came out wrong",
+    ),
+    Wrong(
+        "nearly one more draft",
+        {"free_drafts": _free("max(0, int(tokens / batch + 1e-3) - 1)")},
+        ("free_drafts",),
+        "came out wrong",
+    ),
 ]
