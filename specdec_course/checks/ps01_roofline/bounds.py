@@ -275,7 +275,7 @@ def _draw_free(rng: random.Random, batch: Callable[[float], int]) -> Case:
 def _same_time(rng: random.Random) -> list[Case]:
     """With the last free draft, arithmetic takes just as long as memory, or a little longer; nothing has to round."""
     ridge, bandwidth, batch = (2 ** rng.randrange(*powers) for powers in ((6, 10), (38, 43), (2, 6)))
-    return [(Chip(rate, float(bandwidth)), batch, 2) for rate in (ridge * bandwidth * x for x in (1.0, 1 - 2**-12))]
+    return [(Chip(rate, float(bandwidth)), batch, 2) for rate in (ridge * bandwidth * x for x in (1.0, 1 - 2**-20))]
 
 
 free_drafts = judged(

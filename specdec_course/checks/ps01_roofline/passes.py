@@ -110,7 +110,12 @@ pass_time = judged(
         TIMES,
         replace(NUMBER, read=lambda value, what, given: as_number(_pair(value, given)[0], what, given)),
     ),
-    Judge("What bounds the pass", _bound, BOUNDS, Answer(_as_bound, lambda got, right: got == right)),
+    Judge(
+        "What bounds the pass",
+        _bound,
+        BOUNDS,
+        Answer(_as_bound, lambda got, right: got == right, repr, lambda got, right: f"{LONGER}, by however little."),
+    ),
     memory_takes_longer=lambda rng: _passes(
         rng, [rng.uniform(0.01, 0.9), 0.999], rng.uniform(400, 600), rng.uniform(310, 380)
     ),
