@@ -213,14 +213,14 @@ def core_checks() -> list[Check]:
             )
     checks += [
         Check("acceptance: draft = target, nothing rejected", lambda: rejected_though_equal(2)),
-        Check("acceptance: draft = target, gamma + 1 tokens a round", lambda: short_rounds_though_equal(2)),
+        Check("acceptance: draft = target, gamma + 1 tokens per round", lambda: short_rounds_though_equal(2)),
         Check("two runs in one step", lambda: Scenario(vocab=2, budget=2).side_by_side((1,))),
         Check(
             "invariants: caches, counts, length",
             Scenario(prompt=(0,), budget=4, shows=("rolled back", "draft rolled back")).broken_invariants,
         ),
         Check("invariants: eos", Scenario(eos=(1,), gamma=3, shows=("rolled back", "cut", "eos")).broken_invariants),
-        # A draft model ends its drafts at an end token, lookup goes on behind it.
+        # A draft model ends its drafts at an end token, lookup goes on after it.
         Check(
             "invariants: eos inside a block",
             Scenario(drafter="lookup", eos=(1,), gamma=3, prompt=(0, 1, 0)).broken_invariants,

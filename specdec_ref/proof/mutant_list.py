@@ -1,4 +1,4 @@
-"""The bugs themselves. Each is a few lines of the production code, and what they become."""
+"""The catalogue of planted bugs: a few lines of the production code each, and what they become."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ TOKENWISE_BUGS = [
         ("p_x / q_x)", "q_x / max(p_x, 1e-9))"),
     ),
     bug(
-        "no chance in the test",
+        "nothing random in the test",
         "A draft is kept if and only if p >= q.",
         TOKENWISE + "acceptance_probability",
         ("min(1.0, p_x / q_x)", "float(p_x >= q_x)"),
@@ -127,7 +127,7 @@ TOKENWISE_BUGS = [
     ),
     bug(
         "row off by one",
-        "A draft is compared with the distribution behind it, not the one that it was drawn against.",
+        "A draft is compared with the distribution after it, not the one that it was drawn against.",
         TOKENWISE + "verify_tokenwise",
         ("p[i, x].item()", "p[i + 1, x].item()"),
     ),
@@ -140,7 +140,7 @@ TOKENWISE_BUGS = [
     ),
     bug(
         "accepted counted past a rejection",
-        "Tests go on behind the first rejection, and all that pass are counted.",
+        "Tests go on after the first rejection, and all that pass are counted.",
         TOKENWISE + "verify_tokenwise",
         (
             "return Verdict(i, ",
@@ -181,7 +181,7 @@ TOKENWISE_BUGS = [
     ),
     bug(
         "padded vocabulary",
-        "The residual ends where the draft's vocabulary ends: the ids behind are out of reach.",
+        "The residual ends where the draft's vocabulary ends: the ids after it are out of reach.",
         TOKENWISE + "verify_tokenwise",
         (RESIDUAL, f"({RESIDUAL})[: None if proposal.probs is None else proposal.probs.shape[-1]]"),
         seen="huggingface/transformers #45307",

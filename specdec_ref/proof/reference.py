@@ -134,7 +134,7 @@ def expected_accepted(
 ) -> float:
     """E[accepted drafts] of the first round, of `gamma` drafts drawn from q, by summing over all drafts.
 
-    The chance to keep a prefix x_1..x_i is prod min(1, p/q) ("token"), rho_i = min(1, rho_{i-1} p/q) ("block"), or
+    The probability of keeping a prefix x_1..x_i is prod min(1, p/q) ("token"), rho_i = min(1, rho_{i-1} p/q) ("block"), or
     prod p(x) ("match").
     """
     step: Callable[[float, float, float], float] = {

@@ -74,7 +74,7 @@ DRAFTERS: dict[str, Callable[[int], Drafter]] = {
     "mapped": mapped_drafter,
     "lookup": lookup_drafter,
 }
-"""Drafters by name, for a target's vocabulary: another model, the target itself, one with a token fewer,
+"""Drafters by name, for a target's vocabulary: another model, the target itself, one with one token fewer,
 one more, one that numbers a part of the tokens its own way, and lookup."""
 
 OPTIONS: dict[str, dict[str, Any]] = {
