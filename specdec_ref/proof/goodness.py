@@ -1,7 +1,7 @@
 """Tests of counts against a distribution, with a stated size and a stated power.
 
-*Size* is the probability of blaming correct code, *power* that of catching a named fault. A test without the second number
-says nothing when it passes.
+*Size* is the probability of blaming correct code, *power* that of catching a named fault. A test without the second
+number says nothing when it passes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def power(alternative: Sequence[float], distribution: Sequence[float], draws: in
     """Probability that `g_test` of `draws` draws from `alternative` gives a p-value below `size`.
 
     Noncentral chi-square with noncentrality 2 n KL(alternative || distribution); 1 where the alternative can leave
-    the distribution's cells and so give itself away (then the true power is 1 minus the probability that it never does).
+    the distribution's cells and so give itself away (then the power is 1 minus the probability that it never does).
     """
     a, p = np.asarray(alternative, float), np.asarray(distribution, float)
     if (a[p == 0] > 0).any():

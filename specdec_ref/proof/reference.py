@@ -134,8 +134,8 @@ def expected_accepted(
 ) -> float:
     """E[accepted drafts] of the first round, of `gamma` drafts drawn from q, by summing over all drafts.
 
-    The probability of keeping a prefix x_1..x_i is prod min(1, p/q) ("token"), rho_i = min(1, rho_{i-1} p/q) ("block"), or
-    prod p(x) ("match").
+    The probability of keeping a prefix x_1..x_i is prod min(1, p/q) ("token"), rho_i = min(1, rho_{i-1} p/q) ("block"),
+    or prod p(x) ("match").
     """
     step: Callable[[float, float, float], float] = {
         "token": lambda kept, p_x, q_x: kept * min(1, p_x / q_x),
