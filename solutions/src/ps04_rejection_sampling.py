@@ -25,7 +25,7 @@ import random
 import numpy as np
 
 from specdec_course import new_figure, show
-from specdec_course.checks import rejection as checks
+from specdec_course.checks import ps04_rejection as checks
 from specdec_ref.proof import draws_needed, enumerate_distribution, g_test, power
 
 
@@ -55,13 +55,21 @@ def try_out(call, *arguments):
 # %% [markdown]
 # **What goes through this notebook.** Tokens are the whole numbers 0, 1, 2, ... A *distribution* is a list with one
 # probability for each token: with `p = [0.6, 0.3, 0.1]` token 0 comes in 60% of all cases. `p` is the target's
-# distribution, `q` the draft's. You may return a distribution as a list, a tuple, a NumPy array or a torch tensor;
-# what you are given is a list. Leave the lists that you are given as they are.
+# distribution, `q` the draft's. Wherever you return a distribution, or pass one to `source.categorical`, it may be a
+# list, a tuple, a NumPy array or a torch tensor; what you are given is a list of floats. Leave the lists that you are
+# given as they are, and return a new one, never the same list.
 #
-# **How your code is checked.** Where it needs chance, it gets a `source` with the two methods above. Ask nothing else
-# for chance. The checks put another source in its place, one that visits every answer with its probability (section 3
-# of the lesson). So they know the distribution of your result exactly, and luck plays no part. You can do the same with
-# `enumerate_distribution`. Here is a program that throws a coin, and then draws from a distribution:
+# **How your code is checked.** Where it draws, it gets a `source` with the two methods above, and every random choice
+# has to come from it. The checks put another source in its place, one that visits every answer with its probability
+# (section 3 of the lesson): your function is run once for each way in which its random choices can fall. So the
+# checks know the distribution of your result exactly, and luck plays no part. Two things follow. What your function
+# does may depend on its arguments and on the answers of `source` only. And the number of random choices has a limit,
+# 200 in one run: a loop that draws again *until* a token fits has no last branch, and cannot be enumerated. It is
+# not needed either: to draw again until a token is in a set is to draw once, from the distribution with 0 for all
+# other tokens, divided by its sum.
+#
+# You can enumerate, too, with `enumerate_distribution`. Here is a program that throws a coin, and then draws from a
+# distribution:
 
 # %%
 print(enumerate_distribution(lambda source: (source.bernoulli(0.25), source.categorical([0.5, 0.5]))))
@@ -99,17 +107,17 @@ checks.accept(accept, points=1)
 #
 # If the draft is dropped, the token comes from the *residual*: $\max(0, p - q)$, divided by its sum. Where $p = q$
 # there is nothing to divide by. In exact arithmetic nothing is ever dropped then; on a computer that rounds it can
-# happen, so the function has to return something sensible: $p$ itself. (Rounding can also make $p$ and $q$ differ in
+# happen, so the function has to return something sensible: a copy of $p$. (Rounding can also make $p$ and $q$ differ in
 # the last digit, and still leave no difference above 0. So ask the sum whether you can divide by it.) Where only a
-# little is missing, that little is the residual, scaled up.
+# little is missing, however little, that little is the residual, scaled up.
 
 
 # %% solve="residual"
 def residual(p, q):
-    """The distribution that the token is drawn from after a rejection: max(0, p - q), scaled to sum to one; p where p
-    = q.
+    """The distribution that the token is drawn from after a rejection: max(0, p - q), scaled to sum to one.
 
-    p, q: distributions over the same tokens, any number of them. Some entries may be 0. Returns a new distribution.
+    p, q: distributions over the same tokens, any number of them. Some entries may be 0.
+    Returns a new distribution; where max(0, p - q) is 0 for every token, a copy of p.
     """
     ### BEGIN SOLUTION
     missing = [max(0.0, a - b) for a, b in zip(p, q)]
@@ -284,13 +292,18 @@ checks.top_p(top_p, points=2)
 # $p$. The draft is filtered too, with the same mass, since its unlikely tokens would be dropped anyway. Write both
 # sides of one token: `propose` draws a draft and reports its distribution, `judge` keeps the draft or makes up for
 # it. The proof of the lesson holds for the distribution that the draft was **really** drawn from. Which one is that?
+#
+# Each side is also checked alone: `judge` then gets a right draft with a right distribution, as a list, which need not
+# come from your `propose`. In the checks on both, `judge` gets `reported` just as your `propose` returned it.
 
 
 # %% solve="both_sides"
 def propose(q, mass, source):
     """The draft's side: a token drawn from q after top-p.
 
-    Returns the pair (x, reported): the token, and the distribution that it was drawn from.
+    q: the draft model's distribution before any filter. mass: of top-p. source: as in part 2.
+    Returns the pair (x, reported): the token, and the distribution that it was drawn from, one probability for each
+    token with a sum of one.
     """
     ### BEGIN SOLUTION
     reported = top_p(q, mass)
@@ -299,12 +312,11 @@ def propose(q, mass, source):
 
 
 def judge(p, x, reported, mass, source):
-    """The target's side: keeps the draft x or makes up for it, by the rule of part 1. Returns the token that comes out.
+    """The target's side: keeps the draft x, or draws from a residual, by the rule of part 1.
 
-    Its distribution, over all drafts, is that of p after top-p.
-
-    p: the target's distribution before any filter. x: the draft. reported: the distribution that it was drawn from.
-        mass: of top-p.
+    p: the target's distribution before any filter. x: the draft. reported: the distribution that x was drawn from.
+    mass: of top-p. source: as in part 2.
+    Returns the token that comes out. If x is drawn from `reported`, this token follows p after top-p.
     """
     ### BEGIN SOLUTION
     p = top_p(p, mass)
@@ -345,26 +357,27 @@ print("what comes out:", try_out(enumerate_distribution, filtered_token))
 # many times, and count. Design a test for that. It gets
 #
 # - `sample`, a function: `sample(n)` calls the program n times and returns the **counts** of its tokens, a list with
-#   one number for each token;
-# - `distribution`, the distribution that the program should have: 2 to 8 tokens, each with a probability of 0 or of
-# at least 0.01.
+#   one whole number for each token. It may be called several times; each call draws anew;
+# - `distribution`, the distribution that the program should have, a list: 2 to 8 tokens, each with a probability of 0
+#   or of at least 0.01.
 #
-# It returns True if there is no objection, False for an alarm. This is the contract:
+# It returns True if there is no objection, False for an alarm. This is the contract, for **each** such distribution:
 #
 # | | what | in figures |
 # |---|---|---|
-# | size | the chance of an alarm where the program is right | at most **1 in 1,000** |
-# | power | the chance of an alarm where the distribution is off by a total variation of **0.02** or more | at least
-# **99%** |
-# | forbidden tokens | a token of probability 0 that comes in 1 of 1,000 calls | alarm with at least **99%** |
+# | size | the probability of an alarm where the program is right | at most **1 in 1,000** |
+# | power | that of an alarm where its distribution is off by a total variation of **0.02** or more | at least **99%** |
+# | forbidden tokens | that of an alarm where a token of probability 0 comes in 1 of 1,000 calls | at least **99%** |
 # | budget | draws in one run of the test, over all calls of `sample` | at most **40,000** |
+# | time | one run of the test | at most about **5 ms** |
 #
 # (Total variation is half of the sum of all $|p - q|$, as in the lesson.) The budget does not leave much room. So two
 # questions come before the code: which pair of distribution and fault, among all that the contract allows, needs the
 # most draws? And which way to compare counts and distribution sees a fault that is spread thinly over all tokens? How
-# the test works inside is up to you. `g_test`,
-# `power` and `draws_needed` of the lesson are here: `g_test(counts, distribution).p_value`,
-# `power(wrong_distribution, distribution, draws, size)`, `draws_needed(wrong_distribution, distribution, size,
+# the test works inside is up to you, and here you may draw random numbers of your own: this is the one part whose
+# check runs your code instead of enumerating it. `g_test`, `power` and `draws_needed` of the lesson are here:
+# `g_test(counts, distribution).p_value`, which wants at least 25 expected counts of each possible token;
+# `power(wrong_distribution, distribution, draws, size)`; `draws_needed(wrong_distribution, distribution, size,
 # wanted_power)`.
 
 
@@ -372,7 +385,7 @@ print("what comes out:", try_out(enumerate_distribution, filtered_token))
 def trusts(sample, distribution):
     """A test of a program that can only be run: True if there is no objection, False for an alarm.
 
-    sample: sample(n) gives the counts of n draws, one for each token; 40,000 draws at most in all.
+    sample: sample(n) gives the counts of n draws, one for each token; 40,000 draws at most in one run.
     distribution: what the program should draw from; 2 to 8 tokens, probabilities 0 or at least 0.01.
     """
     ### BEGIN SOLUTION
@@ -388,8 +401,10 @@ checks.trusts(trusts, points=3)
 
 # %% [markdown]
 # The check runs your test 6,000 times on programs that are right, 1,000 times on the hardest fault, and 200 times on
-# each of several others. Bad luck alone does not fail a test that keeps the contract: the limits leave room for it
-# (less than one chance in a million). That has its price, and so the check is a test that knows its own strength:
+# each of five others. Those are 8,000 runs, and at marking a cell is stopped after 60 seconds: hence the 5 ms. What
+# the check itself adds is small, and if your test takes more than 2 ms it says how long all will take. Bad luck alone
+# does not fail a test that keeps the contract: the limits leave room for it (less than one chance in a million). That
+# has its price, and so the check is a test that knows its own strength:
 #
 # | your test has | the check objects with probability |
 # |---|---|
@@ -509,7 +524,8 @@ checks.witness(witness, points=1)
 def repaired_draft(draft, prefix, gamma, source, sure=0.5):
     """Up to gamma drafts, and the distributions that they were drawn from: two lists of the same length.
 
-    draft: a function, list of tokens -> distribution of the next one. prefix: a list of tokens, left as it is.
+    draft: a function, list of tokens -> distribution of the next one; each draft continues `prefix` and the drafts
+    before it. prefix: a list of tokens, left as it is.
     Where each token that q can give has q(x) >= sure, all gamma drafts are proposed.
     Where q gives every token less than `sure`, whatever the prefix, at most one draft is proposed.
     """

@@ -1,4 +1,4 @@
-"""Drafters: what proposes tokens, behind one interface."""
+"""Who proposes: drafters behind one interface."""
 
 from specdec_ref.draft.model import DraftModelDrafter
 from specdec_ref.draft.ngram import NGramDrafter

@@ -16,6 +16,8 @@ from torch import Tensor
 from specdec_ref.sampling import RandomSource
 
 Outcome = TypeVar("Outcome", bound=Hashable)
+MAX_CHOICES = 200
+"""Random choices in one run: more are a loop without an end."""
 
 
 class Branch(NamedTuple):
@@ -39,7 +41,7 @@ class EnumeratingSource(RandomSource):
 
     def restart(self) -> None:
         """Back to the first choice of the current branch."""
-        self._depth = 0
+        self._depth = self._asked = 0
         self._intervals: list[tuple[float, float]] = []  # where each uniform asked for can still lie
         self.probability: Any = 1
 
@@ -59,6 +61,7 @@ class EnumeratingSource(RandomSource):
         return tuple(options[taken][0] for options, taken in self._choices)
 
     def bernoulli(self, p: float) -> bool:
+        self._count()
         if not (p <= 0 or p > 0):
             raise ValueError("a coin with probability NaN was asked for")
         if p <= 0 or p >= 1:
@@ -66,6 +69,7 @@ class EnumeratingSource(RandomSource):
         return bool(self._choose([(True, p), (False, 1 - p)]))
 
     def categorical(self, probs: Tensor | Iterable[Any]) -> int:
+        self._count()
         weights = probs.tolist() if hasattr(probs, "tolist") else list(probs)
         total = sum(weights)
         if not 0 < total < float("inf") or min(weights) < 0:
@@ -93,13 +97,23 @@ class EnumeratingSource(RandomSource):
         self._intervals[i] = (low, threshold) if answer else (threshold, high)
         return answer
 
+    def _count(self) -> None:
+        self._asked += 1
+        if self._asked > MAX_CHOICES:
+            raise RuntimeError(
+                f"more than {MAX_CHOICES:,} random choices in one run: a loop that draws again until a token fits has "
+                "no last branch, so it can't be enumerated. Draw once, from the filtered distribution: 0 for what does "
+                "not fit, the rest divided by its sum"
+            )
+
     def _choose(self, options: list[tuple[int | bool, Any]]) -> int | bool:
         if self._depth == len(self._choices):
             self._choices.append((options, 0))
         known, taken = self._choices[self._depth]
         if known != options:
             raise RuntimeError(
-                "the program asked for another choice when it was run again: something else than this source decides"
+                "the program asked for another choice when it was run again: something else than this source decides; "
+                "all random choices have to come from the source, none from random, numpy or torch"
             )
         answer, probability = options[taken]
         self.probability = self.probability * probability
@@ -139,7 +153,8 @@ def _open_uniforms(source: EnumeratingSource) -> type[Tensor]:
 def enumerate_branches(program: Callable[[RandomSource], Any], max_branches: int = 200_000) -> Iterator[Branch]:
     """Run `program(source)` once for each way its random choices can fall.
 
-    Raises RuntimeError beyond `max_branches`, and where the program is not a function of its choices.
+    Raises RuntimeError beyond `max_branches`, beyond MAX_CHOICES in one run, and where the program is not a function of
+    its choices.
     """
     source = EnumeratingSource()
     for _ in range(max_branches):

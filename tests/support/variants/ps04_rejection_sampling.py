@@ -332,6 +332,110 @@ def witness():
     return p, q, list(first_token_distribution(p, q, careful_draft).values())
 """,
     },
+    "from the far end": {
+        "accept": """
+def accept(p_x, q_x, u):
+    # The draft is kept for the largest u, not for the smallest: the share is the same.
+    return u >= 1 - p_x / q_x
+""",
+        "residual": """
+def residual(p, q):
+    missing = np.clip(np.subtract(p, q), 0, None)
+    return np.divide(missing, missing.sum(), out=np.array(p, dtype=float), where=missing.sum() > 0)
+""",
+        "verify": """
+def verify(drafts, q, p, source):
+    # All that may be needed is drawn first, and then looked at.
+    kept = [source.bernoulli(p[i][x] / q[i][x]) for i, x in enumerate(drafts)]
+    ends = [source.categorical(residual(*rows)) for rows in zip(p, q)] + [source.categorical(p[-1])]
+    n = (kept + [False]).index(False)
+    return drafts[:n] + [ends[n]]
+""",
+        "top_p": """
+def top_p(distribution, mass):
+    # From the unlikeliest up, tokens go as long as what is left holds the mass.
+    left = list(distribution)
+    for x in sorted(range(len(left)), key=lambda x: (left[x], -x)):
+        if sum(left) - left[x] < mass:
+            break
+        left[x] = 0.0
+    return [a / sum(left) for a in left]
+""",
+        "both_sides": """
+def propose(q, mass, source):
+    # One coin for each token that is left, instead of a draw.
+    reported = top_p(q, mass)
+    tokens = [x for x in range(len(q)) if reported[x] > 0]
+    rest = 1.0
+    for x in tokens[:-1]:
+        if source.bernoulli(reported[x] / rest):
+            return x, reported
+        rest -= reported[x]
+    return tokens[-1], reported
+
+def judge(p, x, reported, mass, source):
+    return verify([x], [reported], [top_p(p, mass), p], source)[0]
+""",
+        "trusts": """
+def trusts(sample, distribution):
+    # In 36 pieces that are added up.
+    counts = np.zeros(len(distribution))
+    for _ in range(36):
+        counts += sample(1_000)
+    return g_test(counts, distribution).p_value >= 0.001
+""",
+        "witness": """
+def witness():
+    # Unsure drafts turn into draws from p.
+    return [0.5, 0.5, 0.0], [0.0, 0.6, 0.4], [0.6 / 6 + 0.4 / 2, 0.6 * 5 / 6 + 0.4 / 2, 0.0]
+""",
+        "repair": """
+def repaired_draft(draft, prefix, gamma, source, sure=0.5):
+    # All drafts are drawn; those after the first unsure one are dropped, whatever they are.
+    drafts, distributions = [], []
+    for _ in range(gamma):
+        distributions.append(draft(prefix + drafts))
+        drafts.append(source.categorical(distributions[-1]))
+    n = next((i + 1 for i, (x, q) in enumerate(zip(drafts, distributions)) if q[x] < sure), gamma)
+    return drafts[:n], distributions[:n]
+""",
+    },
+    "logarithms, and a test that draws": {
+        "accept": """
+import math
+
+def accept(p_x, q_x, u):
+    if p_x == 0:
+        return False
+    return u == 0 or math.log(u) < math.log(p_x) - math.log(q_x)
+""",
+        "verify": """
+def verify(drafts, q, p, source):
+    def tokens():
+        for x, q_i, p_i in zip(drafts, q, p):
+            if not source.bernoulli(min(p_i[x], q_i[x]) / q_i[x]):
+                yield source.categorical(residual(p_i, q_i))
+                return
+            yield x
+        yield source.categorical(p[-1])
+
+    return tuple(tokens())
+""",
+        "trusts": """
+_borders = {}
+_mine = np.random.default_rng(3)
+
+def _score(counts, expected):
+    return ((counts - expected) ** 2 / np.maximum(expected, 1e-9)).sum(-1)
+
+def trusts(sample, distribution):
+    key, n = tuple(distribution), 39_000
+    if key not in _borders:
+        simulated = _mine.multinomial(n, distribution, size=60_000)
+        _borders[key] = np.quantile(_score(simulated, n * np.array(distribution)), 0.9994)
+    return _score(np.array(sample(n)), n * np.array(distribution)) <= _borders[key]
+""",
+    },
 }
 
 TEST = """
@@ -494,7 +598,7 @@ WRONG = [
             "    return [x / total for x in p]"
         },
         loses=("residual", "verify"),
-        says="fill a new list",
+        says="residual changes p",
     ),
     Wrong(
         "correction from p",
@@ -518,7 +622,7 @@ WRONG = [
         "correction from the row behind",
         verify(correction="residual(p[i + 1], q[i])"),
         loses=("verify",),
-        says="p\\[1\\] less q\\[0\\]",
+        says="p\\[i \\+ 1\\] less q",
     ),
     Wrong(
         "correction is the target's best token",
@@ -583,7 +687,7 @@ def verify(drafts, q, p, source):
 """
         },
         loses=("verify",),
-        says="behind the first rejection are counted",
+        says="after the first rejection are counted",
     ),
     Wrong(
         "row of p off by one",
@@ -630,7 +734,7 @@ def verify(drafts, q, p, source):
         verify(chance="0.5", correction="p[i]", bonus="p[0]")
         | {"verify": VERIFY.format(**ROUND).replace("source.bernoulli(", "(random.random() <")},
         loses=("verify",),
-        says="all chance has to come from `source`",
+        says="random choices have to come from `source`",
     ),
     Wrong(
         "top-p drops the token that crosses",
@@ -862,7 +966,7 @@ def top_p(distribution, mass):
         "the given code again",
         {"repair": REPAIR.format("if q[x] < sure:\n            break")},
         loses=("repair",),
-        says="still the distribution of the given code",
+        says="still what the given code does",
     ),
     Wrong("no early stop", {"repair": REPAIR.format("pass")}, loses=("repair",), says="early stop is gone"),
     Wrong(
@@ -931,7 +1035,7 @@ def repaired_draft(draft, prefix, gamma, source, sure=0.5):
             "    return [x / sum(p) for x in p] if sum(p) else p"
         },
         loses=("residual", "verify"),
-        says="was changed on the way",
+        says="residual changes p",
     ),
     Wrong(
         "verify appends to the drafts",
@@ -942,7 +1046,7 @@ def repaired_draft(draft, prefix, gamma, source, sure=0.5):
             )
         },
         loses=("verify",),
-        says="verify changes what it is given, drafts",
+        says="verify changes drafts",
     ),
     Wrong(
         "verify overwrites a row of p",
@@ -957,7 +1061,7 @@ def verify(drafts, q, p, source):
 """
         },
         loses=("verify",),
-        says="verify changes what it is given, p",
+        says="verify changes p",
     ),
     Wrong(
         "verify pops the lists",
@@ -974,7 +1078,7 @@ def verify(drafts, q, p, source):
 """
         },
         loses=("verify",),
-        says="verify changes what it is given, drafts",
+        says="verify changes drafts",
     ),
     Wrong(
         "arguments of the residual swapped",
@@ -1085,7 +1189,7 @@ def repaired_draft(draft, prefix, gamma, source, sure=0.5):
 """
         },
         loses=("repair",),
-        says="prefix was changed",
+        says="changes prefix",
     ),
     Wrong(
         "repair without the prefix",
@@ -1171,5 +1275,336 @@ def repaired_draft(draft, prefix, gamma, source, sure=0.5):
         },
         loses=("repair",),
         says="border included",
+    ),
+    Wrong(
+        "a draft with half of the probability is always kept",
+        {"accept": "def accept(p_x, q_x, u):\n    return p_x >= 0.5 or u < p_x / q_x"},
+        loses=("accept",),
+        says="share of drafts",
+    ),
+    Wrong(
+        "the ratio rounded to two digits",
+        {"accept": "def accept(p_x, q_x, u):\n    return u < round(p_x / q_x, 1)"},
+        loses=("accept",),
+        says="share of drafts",
+    ),
+    Wrong(
+        "every draft is kept",
+        {"accept": "def accept(p_x, q_x, u):\n    return p_x > 0"},
+        loses=("accept",),
+        says="every draft is kept",
+    ),
+    Wrong(
+        "logarithm of 0",
+        {"accept": "def accept(p_x, q_x, u):\n    return np.exp(__import__('math').log(u)) < p_x / q_x"},
+        loses=("accept",),
+        says="math domain error",
+    ),
+    *(
+        Wrong(
+            f"residual with a border of {border}",
+            {
+                "residual": "def residual(p, q):\n"
+                "    d = [max(0, a - b) for a, b in zip(p, q)]\n"
+                f"    return [x / sum(d) for x in d] if sum(d) > {border} else list(p)"
+            },
+            loses=("residual",),
+            says="however little it is",
+        )
+        for border in (1e-6, 1e-9)
+    ),
+    Wrong(
+        "residual returns p, the same list",
+        {
+            "residual": "def residual(p, q):\n"
+            "    d = [max(0, a - b) for a, b in zip(p, q)]\n"
+            "    return [x / sum(d) for x in d] if sum(d) else p"
+        },
+        loses=("residual",),
+        says="returns the very list p",
+    ),
+    Wrong(
+        "residual is uniform where nothing is missing",
+        {
+            "residual": "def residual(p, q):\n"
+            "    d = [max(0, a - b) for a, b in zip(p, q)]\n"
+            "    return [x / sum(d) for x in d] if sum(d) else [1 / len(p)] * len(p)"
+        },
+        loses=("residual",),
+        says="nothing is missing",
+    ),
+    Wrong(
+        "residual with a little for every token",
+        {
+            "residual": "def residual(p, q):\n"
+            "    d = [max(1e-4, a - b) for a, b in zip(p, q)]\n"
+            "    return [x / sum(d) for x in d]"
+        },
+        loses=("residual", "verify", "both_sides"),
+        says="came out wrong",
+    ),
+    Wrong(
+        "residual in equal shares",
+        {
+            "residual": "def residual(p, q):\n"
+            "    d = [float(a > b) for a, b in zip(p, q)]\n"
+            "    return [x / sum(d) for x in d] if sum(d) else list(p)"
+        },
+        loses=("residual", "verify", "both_sides"),
+        says="same share",
+    ),
+    Wrong(
+        "residual of p where p is larger",
+        {
+            "residual": "def residual(p, q):\n"
+            "    d = [a * (a > b) for a, b in zip(p, q)]\n"
+            "    return [x / sum(d) for x in d] if sum(d) else list(p)"
+        },
+        loses=("residual", "verify", "both_sides"),
+        says="this is p, not p - q",
+    ),
+    Wrong(
+        "two coins for each draft",
+        verify(chance="(p[i][x] / q[i][x]) * source.bernoulli(p[i][x] / q[i][x])"),
+        loses=("verify",),
+        says="number of kept drafts",
+    ),
+    Wrong(
+        "only the first draft is tested",
+        verify(chance="1 if i else p[i][x] / q[i][x]"),
+        loses=("verify",),
+        says="last draft is not tested",
+    ),
+    Wrong(
+        "three drafts at most",
+        {"verify": VERIFY.format(**ROUND).replace("enumerate(drafts)", "enumerate(drafts[:3])")},
+        loses=("verify",),
+        says="number of kept drafts",
+    ),
+    Wrong(
+        "the likeliest tokens are compared",
+        verify(chance="max(p[i]) / max(q[i])"),
+        loses=("verify",),
+        says="number of kept drafts",
+    ),
+    Wrong(
+        "the residual's best token",
+        verify(correction="[float(x == np.argmax(residual(p[i], q[i]))) for x in range(len(p[i]))]"),
+        loses=("verify",),
+        says="residual's best token",
+    ),
+    Wrong(
+        "bonus is the residual of the last place",
+        verify(bonus="residual(p[-2], q[-1]) if drafts else p[0]"),
+        loses=("verify",),
+        says="nothing was rejected",
+    ),
+    Wrong(
+        "no token without drafts",
+        {"verify": VERIFY.format(**ROUND).replace("    for i", "    if not drafts:\n        return []\n    for i")},
+        loses=("verify",),
+        says="no bonus",
+    ),
+    Wrong(
+        "remembers its first answer",
+        {
+            "verify": VERIFY.format(**ROUND).replace("def verify(", "def _verify(")
+            + "\n_known = {}\n\ndef verify(drafts, q, p, source):\n"
+            "    return _known.setdefault(str((drafts, q, p)), _verify(drafts, q, p, source))\n"
+        },
+        loses=("verify",),
+        says="came out wrong|asks `source` nothing|another path",
+    ),
+    Wrong(
+        "correction by draws until one fits",
+        {
+            "verify": """
+def verify(drafts, q, p, source):
+    for i, x in enumerate(drafts):
+        if not source.bernoulli(p[i][x] / q[i][x]):
+            while True:
+                y = source.categorical(p[i])
+                if source.bernoulli(1 - min(1, q[i][y] / p[i][y])):
+                    return [*drafts[:i], y]
+    return [*drafts, source.categorical(p[-1])]
+"""
+        },
+        loses=("verify",),
+        says="Draw once",
+    ),
+    Wrong(
+        "top-p keeps two tokens at least",
+        top_p(
+            "kept = [x for x, s in zip(order, [0, *sums]) if s < mass]\n"
+            "    kept = kept if len(kept) > 1 else order[:2]\n"
+            "    total = sum(distribution[x] for x in kept)\n"
+            "    return [distribution[x] / total if x in kept else 0 for x in range(len(distribution))]"
+        ),
+        loses=("top_p",),
+        says="one token too many",
+    ),
+    Wrong(
+        "top-p returns its argument where nothing is cut",
+        top_p(
+            "kept = [x for x, s in zip(order, [0, *sums]) if s < mass]\n"
+            "    total = sum(distribution[x] for x in kept)\n"
+            "    if mass >= 1:\n"
+            "        return distribution\n"
+            "    return [distribution[x] / total if x in kept else 0 for x in range(len(distribution))]"
+        ),
+        loses=("top_p",),
+        says="the very list distribution",
+    ),
+    Wrong(
+        "top-p in equal shares",
+        top_p(
+            "kept = [x for x, s in zip(order, [0, *sums]) if s < mass]\n"
+            "    return [1 / len(kept) if x in kept else 0 for x in range(len(distribution))]"
+        ),
+        loses=("top_p", "both_sides"),
+        says="equal shares",
+    ),
+    Wrong(
+        "propose draws until the filter keeps it",
+        {
+            "both_sides": """
+def propose(q, mass, source):
+    reported = top_p(q, mass)
+    while True:
+        x = source.categorical(q)
+        if reported[x] > 0:
+            return x, reported
+
+def judge(p, x, reported, mass, source):
+    p = top_p(p, mass)
+    return x if source.bernoulli(p[x] / reported[x]) else source.categorical(residual(p, reported))
+"""
+        },
+        loses=("both_sides",),
+        says="Draw once",
+    ),
+    Wrong(
+        "propose puts the likeliest token in place of one that was cut",
+        {
+            "both_sides": """
+def propose(q, mass, source):
+    reported = top_p(q, mass)
+    x = source.categorical(q)
+    return x if reported[x] else int(np.argmax(q)), reported
+
+def judge(p, x, reported, mass, source):
+    p = top_p(p, mass)
+    return x if source.bernoulli(p[x] / reported[x]) else source.categorical(residual(p, reported))
+"""
+        },
+        loses=("both_sides",),
+        says="draft, or the distribution",
+    ),
+    Wrong(
+        "judge filters the residual",
+        {
+            "both_sides": """
+def propose(q, mass, source):
+    reported = top_p(q, mass)
+    return source.categorical(reported), reported
+
+def judge(p, x, reported, mass, source):
+    rest = top_p(residual(p, reported), mass)
+    return x if source.bernoulli(top_p(p, mass)[x] / reported[x]) else source.categorical(rest)
+"""
+        },
+        loses=("both_sides",),
+        says="given draft came out wrong",
+    ),
+    Wrong(
+        "four tests of 10,000 draws",
+        {
+            "trusts": TEST.format(
+                "return all(g_test(sample(10_000), distribution).p_value >= 0.00025 for _ in range(4))"
+            )
+        },
+        loses=("trusts",),
+        says="Is each tested by itself",
+    ),
+    Wrong(
+        "a distance of 0.02",
+        {
+            "trusts": TEST.format(
+                "counts = np.array(sample(40_000))\n"
+                "    return abs(counts / 40_000 - distribution).sum() / 2 < 0.02 and not counts[np.array(distribution) == 0].any()"
+            )
+        },
+        loses=("trusts",),
+        says="border is too wide for 40,000",
+    ),
+    Wrong(
+        "an alarm by luck",
+        {
+            "trusts": TEST.format(
+                "return g_test(sample(36_000), distribution).p_value >= 0.001 and np.random.random() > 0.01"
+            )
+        },
+        loses=("trusts",),
+        says="a size of about [01]\\.[0-9]%",
+    ),
+    Wrong(
+        "the last token is left out",
+        {
+            "trusts": TEST.format(
+                "counts, p = sample(36_000), distribution\n"
+                "    return all(abs(c - 36_000 * a) <= 4.2 * (36_000 * a * (1 - a)) ** 0.5 for c, a in zip(counts[:-1], p))"
+            )
+        },
+        loses=("trusts",),
+        says="add the deviations up",
+    ),
+    Wrong(
+        "a witness with a p that is no distribution",
+        {"witness": "def witness():\n    return [0.6, 0.6], [0.6, 0.4], [0.84, 0.16]"},
+        loses=("witness",),
+        says="p is no distribution",
+    ),
+    Wrong(
+        "repair that ignores the prefix",
+        {
+            "repair": REPAIR.format("pass")
+            .replace("prefix + drafts", "list(drafts)")
+            .replace("distributions.append(q)", "distributions.append(q)\n        if q[x] < sure:\n            break")
+        },
+        loses=("repair",),
+        says="asked without the prefix",
+    ),
+    Wrong(
+        "repair that ignores its own drafts",
+        {
+            "repair": REPAIR.format("pass")
+            .replace("prefix + drafts", "list(prefix)")
+            .replace("distributions.append(q)", "distributions.append(q)\n        if q[x] < sure:\n            break")
+        },
+        loses=("repair",),
+        says="asked without the drafts before",
+    ),
+    Wrong(
+        "repair that draws until it is sure",
+        {"repair": REPAIR.format("while q[x] < sure:\n            x = source.categorical(q)")},
+        loses=("repair",),
+        says="Draw once",
+    ),
+    Wrong(
+        "repair that stops by a coin",
+        {
+            "repair": REPAIR.format("pass").replace(
+                "distributions.append(q)",
+                "distributions.append(q)\n        if not source.bernoulli(q[x]):\n            break",
+            )
+        },
+        loses=("repair",),
+        says="no coin",
+    ),
+    Wrong(
+        "repair that keeps an unsure first draft only",
+        {"repair": REPAIR.format("if q[x] < sure and drafts:\n            break")},
+        loses=("repair",),
+        says="came out wrong",
     ),
 ]
