@@ -20,8 +20,8 @@
 
 # %% locked="setup"
 from specdec_course import new_figure, show
-from specdec_course.checks import roofline as checks
-from specdec_course.checks.roofline import Chip, Model
+from specdec_course.checks import ps01_roofline as checks
+from specdec_course.checks.ps01_roofline import Chip, Model
 
 # Keys and values are kept in 16 bit, as the weights are.
 llama = Model(weights=70_553_706_496, bytes_per_weight=2, kv_bytes=327_680)  # Llama-3-70B

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -29,8 +30,11 @@ def as_number(value: Any, what: str, given: Any = None) -> Number:
 
     Raises CheckFailed for anything else, and for NaN.
     """
-    single = value.item() if hasattr(value, "item") and getattr(value, "size", 1) != 0 else value
-    if isinstance(single, (str, bytes, bool)) or not hasattr(type(single), "__float__"):
+    single = value
+    if hasattr(value, "item"):
+        with contextlib.suppress(ValueError, RuntimeError):  # of an array with several elements, or none
+            single = value.item()
+    if isinstance(single, (str, bytes, bool)) or not hasattr(type(single), "__float__") or hasattr(single, "item"):
         got = repr(value) if value is None else f"{value!r} (a {type(value).__name__})"
         mistake = "is there a return?" if value is None else ""
         raise wrong(f"{what} must be a number.", given=given, got=got, mistake=mistake)
@@ -90,16 +94,3 @@ def _typed(value: Any) -> str:
         return repr(value)
     short = f"{value:.12g}"
     return f"{value:_.0f}" if value == int(value) and ("e" not in short or float(short) != value) else short
-
-
-Slips = Iterable[tuple[Number, str]]
-
-
-def compare(what: str, got: Any, right: Number, given: Any = None, slips: Slips = ()) -> None:
-    """Raise CheckFailed unless the learner's `got` is `right`, with the slip that leads there, or how far off it is."""
-    number = as_number(got, what, given)
-    if near(number, right):
-        return
-    mistake = next((why for value, why in slips if near(number, value) and not near(value, right)), "")
-    shown = {"got": number_text(number), "expected": number_text(right)}
-    raise wrong(f"{what} came out wrong.", given=given, mistake=mistake or how_far(number, right), **shown)

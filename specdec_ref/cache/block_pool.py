@@ -41,7 +41,7 @@ class Block:
 def hash_block(key: Key) -> bytes:
     """Hash of a full block; its key is (hash of the block before it or b"", its tokens, an extra key).
 
-    The parent's hash stands for the whole prefix: after another one, equal tokens have other keys and values.
+    The parent's hash stands for the whole prefix: after a different one, equal tokens have other keys and values.
     The extra key keeps apart what tokens do not show, such as an adapter or a tenant.
     """
     return hashlib.sha256(repr(key).encode()).digest()

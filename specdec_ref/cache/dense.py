@@ -27,7 +27,7 @@ def check_truncate(length: int, new_length: int) -> None:
 class DenseCache:
     """Keys and values of all layers, `[n_layers, n_kv_heads, capacity, head_dim]` each.
 
-    `length` counts the tokens held. A pass writes behind them with `append`, one layer after the other, and
+    `length` counts the tokens held. A pass writes after them with `append`, one layer after the other, and
     makes them count with `advance`; `truncate` forgets from the right and moves no data.
     """
 

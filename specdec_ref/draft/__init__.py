@@ -1,4 +1,4 @@
-"""Who proposes: drafters behind one interface."""
+"""Drafters: what proposes tokens, behind one interface."""
 
 from specdec_ref.draft.model import DraftModelDrafter
 from specdec_ref.draft.ngram import NGramDrafter

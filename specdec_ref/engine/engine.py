@@ -180,7 +180,7 @@ class SpeculativeEngine:
         """
         for run in runs:
             if run.finish_reason is not None:
-                raise ValueError(f"this run is over ({run.finish_reason}): start another one")
+                raise ValueError(f"this run is over ({run.finish_reason}): start a new one")
             if run.cache is None:
                 self._prefill(run)
         proposals = [self._draft(run) for run in runs]

@@ -37,7 +37,7 @@ DISTRIBUTION_TOLERANCE = 1e-4
 less.
 """
 DISTRIBUTION_TOLERANCE_16 = 1e-2
-"""The same for distributions in 16 bits, which are normalised then, as whoever drew from them has done."""
+"""The same for distributions in 16 bits, which are renormalised, as the drafter did when it sampled."""
 
 
 def whole(name: str, value: Any) -> int:
@@ -176,7 +176,7 @@ def _index(x: Any, n: int) -> bool:
 
 
 def _bad_words(words: Any, target: CausalLM) -> Any:
-    """Ids stay; a text becomes its ids, as the first word of a text and behind a space."""
+    """Ids stay; a text becomes its ids, as the first word of a text and after a space."""
     if isinstance(words, str):
         words = [words]
     if not isinstance(words, Iterable):

@@ -7,7 +7,6 @@ from specdec_ref.proof.enumeration import (
     enumerate_branches,
     enumerate_distribution,
 )
-from specdec_ref.proof.exact import Scenario
 from specdec_ref.proof.goodness import draws_needed, g_test, holm, mixture, power
 from specdec_ref.proof.mutants import MUTANTS, Mutant, kill, planted, report
 from specdec_ref.proof.rational import (
@@ -19,6 +18,7 @@ from specdec_ref.proof.rational import (
     round_distribution,
 )
 from specdec_ref.proof.reference import autoregressive_distribution, difference, total_variation
+from specdec_ref.proof.scenario import Scenario
 from specdec_ref.proof.statistical import run_suite
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Tests of counts against a distribution, with a stated size and a stated power.
 
-*Size* is the chance to blame correct code; *power* the chance to catch a named fault. A test without the second number
-says nothing when it passes.
+*Size* is the probability of blaming correct code, *power* that of catching a named fault. A test without the second
+number says nothing when it passes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def g_test(counts: Sequence[float], distribution: Sequence[float]) -> GTest:
     observed, probability = np.asarray(counts, float), np.asarray(distribution, float)
     if observed.shape != probability.shape or abs(probability.sum() - 1) > 1e-9:
         raise ValueError(
-            f"need one probability a cell and a sum of 1: {len(observed)} counts, {len(probability)} probabilities "
+            f"need one probability per cell and a sum of 1: {len(observed)} counts, {len(probability)} probabilities "
             f"with sum {probability.sum():.6f}"
         )
     possible = probability > 0
@@ -47,16 +47,17 @@ def g_test(counts: Sequence[float], distribution: Sequence[float]) -> GTest:
             f"a cell expects {expected.min():.1f} counts, at least {MIN_EXPECTED:.0f} are needed: draw more, or put "
             "rare outcomes together"
         )
-    seen = observed > 0
-    statistic = float(2 * (observed[seen] * np.log(observed[seen] / expected[seen])).sum())
-    return GTest(statistic, dof, float(stats.chi2.sf(statistic, dof)) if dof else 1.0)
+    if not dof:
+        return GTest(0.0, 0, 1.0)
+    found = stats.power_divergence(observed, expected, lambda_="log-likelihood")
+    return GTest(float(found.statistic), dof, float(found.pvalue))
 
 
 def power(alternative: Sequence[float], distribution: Sequence[float], draws: int, size: float) -> float:
-    """Chance that `g_test` of `draws` draws from `alternative` gives a p-value below `size`.
+    """Probability that `g_test` of `draws` draws from `alternative` gives a p-value below `size`.
 
     Noncentral chi-square with noncentrality 2 n KL(alternative || distribution); 1 where the alternative can leave
-    the distribution's cells and so give itself away (then the true power is 1 minus the chance that it never does).
+    the distribution's cells and so give itself away (then the power is 1 minus the probability that it never does).
     """
     a, p = np.asarray(alternative, float), np.asarray(distribution, float)
     if (a[p == 0] > 0).any():
@@ -74,7 +75,7 @@ def draws_needed(
     equal.
     """
     if np.abs(np.asarray(alternative, float) - np.asarray(distribution, float)).max() < 1e-12:
-        raise ValueError("alternative and distribution are equal: no number of draws tells them apart")
+        raise ValueError("alternative and distribution are equal: no number of draws can separate them")
     low, high = 0, 1
     while power(alternative, distribution, high, size) < wanted_power:
         low, high = high, 2 * high
@@ -89,22 +90,8 @@ def mixture(distribution: Sequence[float], fault: Sequence[float], share: float)
     return [(1 - share) * p + share * f for p, f in zip(distribution, fault, strict=True)]
 
 
-def smallest_share(
-    distribution: Sequence[float], fault: Sequence[float], draws: int, size: float, wanted_power: float = 0.99
-) -> float:
-    """Smallest contamination by `fault` that `draws` draws find with `wanted_power`; infinite where none is found."""
-    low, high = 0.0, 1.0
-    if power(fault, distribution, draws, size) < wanted_power:
-        return float("inf")
-    for _ in range(40):
-        middle = (low + high) / 2
-        found = middle > 0 and power(mixture(distribution, fault, middle), distribution, draws, size) >= wanted_power
-        low, high = (low, middle) if found else (middle, high)
-    return high
-
-
 def holm(p_values: Sequence[float], size: float) -> list[bool]:
-    """Which hypotheses fall if the chance to reject any true one is to stay below `size` (Holm 1979).
+    """Which hypotheses to reject so that the probability of rejecting any true one stays below `size` (Holm 1979).
 
     The smallest p-value is compared with size / m, the next with size / (m - 1), and so on up to the first that stands.
     """

@@ -1,4 +1,4 @@
-"""The bugs themselves. Each is a few lines of the production code, and what they become."""
+"""The catalogue of planted bugs: a few lines of the production code each, and what they become."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ TOKENWISE_BUGS = [
         ("p_x / q_x)", "q_x / max(p_x, 1e-9))"),
     ),
     bug(
-        "no chance in the test",
+        "nothing random in the test",
         "A draft is kept if and only if p >= q.",
         TOKENWISE + "acceptance_probability",
         ("min(1.0, p_x / q_x)", "float(p_x >= q_x)"),
@@ -120,8 +120,14 @@ TOKENWISE_BUGS = [
         ("min(1.0, p_x / q_x)", "min(1.0, torch.tensor(p_x / q_x).half().item())"),
     ),
     bug(
+        "single-precision ratio",
+        "p/q is computed in 32 bits: off by 1e-8, which only a strict comparison sees.",
+        TOKENWISE + "acceptance_probability",
+        ("min(1.0, p_x / q_x)", "min(1.0, torch.tensor(p_x / q_x).float().item())"),
+    ),
+    bug(
         "row off by one",
-        "A draft is compared with the distribution behind it, not the one that it was drawn against.",
+        "A draft is compared with the distribution after it, not the one that it was drawn against.",
         TOKENWISE + "verify_tokenwise",
         ("p[i, x].item()", "p[i + 1, x].item()"),
     ),
@@ -134,7 +140,7 @@ TOKENWISE_BUGS = [
     ),
     bug(
         "accepted counted past a rejection",
-        "Tests go on behind the first rejection, and all that pass are counted.",
+        "Tests go on after the first rejection, and all that pass are counted.",
         TOKENWISE + "verify_tokenwise",
         (
             "return Verdict(i, ",
@@ -175,16 +181,16 @@ TOKENWISE_BUGS = [
     ),
     bug(
         "padded vocabulary",
-        "The residual ends where the draft's vocabulary ends: the ids behind are out of reach.",
+        "The residual ends where the draft's vocabulary ends: the ids after it are out of reach.",
         TOKENWISE + "verify_tokenwise",
         (RESIDUAL, f"({RESIDUAL})[: None if proposal.probs is None else proposal.probs.shape[-1]]"),
         seen="huggingface/transformers #45307",
     ),
     bug(
         "a lookup that is nearly sure",
-        "A looked-up token is given q = 0.9, though no chance was involved.",
-        "specdec_ref.interfaces:Proposal.distribution",
-        ("q[self.tokens[i]] = 1", "q[self.tokens[i]] = 0.9"),
+        "A looked-up token is given q = 0.9, though nothing random was involved.",
+        "specdec_ref.interfaces:Proposal.probability",
+        ("return 1 if", "return 0.9 if"),
     ),
 ]
 
@@ -272,6 +278,15 @@ BATCH_BUGS = [
 ]
 
 DRAFT_BUGS = [
+    bug(
+        "draft cache cut too far",
+        "Each roll-back of the draft's cache loses a committed token.",
+        DRAFT + "commit",
+        (
+            "del self._fed[keep:]",
+            "if keep < len(self._fed):\n        keep = max(keep - 1, 0)\n    del self._fed[keep:]",
+        ),
+    ),
     bug(
         "q before filtering",
         "Drafts are drawn after top-k and temperature, the distribution is reported from before.",

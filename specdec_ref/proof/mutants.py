@@ -48,7 +48,7 @@ def _edited(edit: Edit) -> Iterator[None]:
 
 
 def find(name: str) -> Any:
-    """The plain function behind "package.module:Class.method"."""
+    """The plain function that "package.module:Class.method" names."""
     module, _, path = name.partition(":")
     found: Any = importlib.import_module(module)
     for part in path.split("."):

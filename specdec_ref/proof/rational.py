@@ -1,4 +1,4 @@
-"""One round in exact rational arithmetic, and the identity behind it in symbols.
+"""One round in exact rational arithmetic, and the identity that it rests on, in symbols.
 
 `RationalTensor` is a table of Fractions with the few operations that a rule uses. So the *production* rule is what
 runs, and "equal" means equal.

@@ -120,7 +120,8 @@ def autoregressive_distribution(
 
 def difference(a: Mapping[Any, float], b: Mapping[Any, float]) -> float:
     """The largest |a(x) - b(x)| over all outcomes of either distribution."""
-    return max(abs(a.get(x, 0) - b.get(x, 0)) for x in {*a, *b})
+    gaps = [abs(a.get(x, 0) - b.get(x, 0)) for x in {*a, *b}]
+    return math.nan if any(gap != gap for gap in gaps) else max(gaps)  # max alone may pass over NaN
 
 
 def total_variation(a: Mapping[Any, float], b: Mapping[Any, float]) -> float:
@@ -133,8 +134,8 @@ def expected_accepted(
 ) -> float:
     """E[accepted drafts] of the first round, of `gamma` drafts drawn from q, by summing over all drafts.
 
-    The chance to keep a prefix x_1..x_i is prod min(1, p/q) ("token"), rho_i = min(1, rho_{i-1} p/q) ("block"), or
-    prod p(x) ("match").
+    The probability of keeping a prefix x_1..x_i is prod min(1, p/q) ("token"), rho_i = min(1, rho_{i-1} p/q) ("block"),
+    or prod p(x) ("match").
     """
     step: Callable[[float, float, float], float] = {
         "token": lambda kept, p_x, q_x: kept * min(1, p_x / q_x),

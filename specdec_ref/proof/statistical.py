@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from specdec_ref.interfaces import Proposal, Verdict
-from specdec_ref.proof.exact import Scenario
 from specdec_ref.proof.goodness import GTest, g_test, holm, mixture, power
+from specdec_ref.proof.scenario import Scenario
 from specdec_ref.sampling import RandomSource
 from specdec_ref.verify import RULES, acceptance_probability
 from specdec_ref.verify.batch import draw, verify_block_batch, verify_tokenwise_batch
 
 SIZE = 1e-6
-"""Chance that a run of the whole suite blames correct code."""
+"""Probability that a run of the whole suite blames correct code."""
 
 MILLION = 1_100_000
 """Draws of a batched check: enough to find the article's distribution mixed in at 2% with 99% power."""
@@ -32,7 +32,7 @@ MILLION = 1_100_000
 FEWER = 300_000
 """Draws of the other batched checks."""
 
-# Distributions of two drafted places and the one behind them, [3] after nothing and [3, 3] after each token. The
+# Distributions of two drafted places and the one after them, [3] after nothing and [3, 3] after each token. The
 # first pair is the one with which the article's rule emits ARTICLE.
 P1, Q1 = torch.tensor([[0.6, 0.3, 0.1], [0.1, 0.3, 0.6]], dtype=torch.float64)
 P2 = torch.tensor([[0.2, 0.5, 0.3], [0.1, 0.1, 0.8], [0.4, 0.35, 0.25]], dtype=torch.float64)
@@ -69,7 +69,7 @@ class StatisticalCheck:
         return g_test([counts[x] for x in self.distribution], list(self.distribution.values()))
 
     def power(self, size: float) -> dict[str, float]:
-        """For each named fault the chance to be found by `draws` draws at this size."""
+        """For each named fault the probability that it is found by `draws` draws at this size."""
         draws = int(self.draws * self.share)
         return {
             name: power(distribution, list(self.distribution.values()), draws, size)
@@ -229,7 +229,7 @@ def plain_checks() -> list[StatisticalCheck]:
 
 
 class Rounds(NamedTuple):
-    """Rounds of two drafts: what was drafted `[B, 2]`, how much of it was kept `[B]`, and the token behind `[B]`."""
+    """Rounds of two drafts: what was drafted `[B, 2]`, how much of it was kept `[B]`, and the token after it `[B]`."""
 
     drafted: Tensor
     accepted: Tensor

@@ -166,7 +166,7 @@ class Sampling:
         """The distribution of the next token for each row of `logits` `[n, vocab]`: `[n, vocab]`, rows sum to one.
 
         `tokens` is the sequence that the last row continues; row i continues all but its last n - 1 - i tokens.
-        A row whose tokens are all forbidden is 0 everywhere: an error only for who has to draw from it.
+        A row whose tokens are all forbidden is 0 everywhere: an error only if something samples from it.
         Raises ValueError where a row holds NaN or no finite maximum: a broken model must not become a token.
         """
         logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -197,7 +197,7 @@ class Sampling:
         logits = logits.clone()
         for i, end in enumerate(range(len(tokens) - n + 1, len(tokens) + 1)):
             logits[i] = self._row(logits[i], history[:end])
-            # A draft behind an end token or a forbidden one is never kept, and its context may be one that plain
+            # A draft after an end token or a forbidden one is never kept, and its context may be one that plain
             # decoding cannot reach: no processor has to bear it.
             if i + 1 < n and ((x := tokens[end]) in self.eos or x >= vocab or logits[i, x] == -math.inf):
                 break

@@ -18,7 +18,7 @@ from specdec_ref.verify.tokenwise import residual_distribution
 
 
 def expected_accepted(p: Tensor, q: Tensor, gamma: int) -> float:
-    """E[accepted a round] = sum_{i=1..gamma} E[rho_i] where every position has the distributions p and q, `[vocab]`.
+    """E[accepted per round] = sum_{i=1..gamma} E[rho_i] where every position has the distributions p and q, `[vocab]`.
 
     The token-wise rule has sum_i (sum_x min(p, q))^i. Exact: the distribution of rho is carried along, not sampled.
     """
@@ -52,7 +52,7 @@ def prefix_ratios(proposal: Proposal, p: Tensor) -> list[float]:
 def stop_probability(rho_i: float, p_next: Tensor, q_next: Tensor) -> float:
     """h_i = M_i / (M_i + 1 - rho_i), M_i = sum_x max(0, rho_i p_{i+1}(x) - q_{i+1}(x)), for i < g.
 
-    The chance to keep exactly i drafts, given that no longer prefix was kept; 1 where rho_i = 1. Distributions
+    The probability of keeping exactly i drafts, given that no longer prefix was kept; 1 where rho_i = 1. Distributions
     `[vocab]`.
     """
     if rho_i >= 1:

@@ -1,4 +1,4 @@
-"""Greedy verification: keep drafts while they are the target's argmax. No chance is involved."""
+"""Greedy verification: keep drafts while they are the target's argmax. Nothing random is involved."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def acceptance_probability(p_x: float, q_x: float) -> float:
 
 
 def expected_acceptance(p: Tensor, q: Tensor) -> float:
-    """beta = sum_x min(p(x), q(x)) = 1 - TV(p, q), the chance that a draft is kept. `p` and `q` are `[vocab]`."""
+    """beta = sum_x min(p(x), q(x)) = 1 - TV(p, q), the probability that a draft is kept. `p` and `q` are `[vocab]`."""
     return torch.minimum(p, q).sum().item()
 
 

@@ -12,15 +12,12 @@ from support.spelling import (
     Knows,
     Pieces,
     Strict,
-    byte_fallback_tokenizer,
     byte_level_tokenizer,
     speller,
-    word_piece_tokenizer,
 )
 from transformers import TextIteratorStreamer, TextStreamer
 
 from specdec_ref import DraftModelDrafter, NGramDrafter, SpeculativeEngine
-from specdec_ref.engine.text import TextStream
 
 PROMPT = [0, 1]
 SCRIPT = [5, 2, 4, 3, 6, 2, 5, 4, 3, 6, 6, 2, 4]
@@ -297,32 +294,6 @@ def test_an_output_that_ends_inside_a_character_says_so_at_the_end_only():
     chunks, result = watch(SpeculativeEngine(speller(ids, 257, [0], tokenizer=tokenizer)), [0], 3)
     assert [chunk.text for chunk in chunks] == ["a", "", "\ufffd"]
     assert result.text == tokenizer.decode(ids)
-
-
-TOKENIZERS = [byte_level_tokenizer(), byte_fallback_tokenizer(), word_piece_tokenizer()]
-
-
-@pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=["byte level", "byte fallback", "word pieces"])
-@given(data=st.data())
-@settings(max_examples=100, deadline=None)
-def test_text_piece_by_piece_is_the_text_of_the_whole(tokenizer, data):
-    """Where a token's text depends on the one before it (leading spaces, continued words, special tokens) as well.
-
-    A broken character takes back the good one before it where bytes are the fallback; no stream can follow that, so
-    there it only has to agree with itself.
-    """
-    pieces = [[i] for i in range(len(tokenizer)) if not tokenizer.convert_ids_to_tokens(i).startswith("<0x")]
-    for character in "" if tokenizer is TOKENIZERS[2] else "😀é\n":
-        pieces += [tokenizer.encode(character, add_special_tokens=False)] * 20
-    ids = [i for piece in data.draw(st.lists(st.sampled_from(pieces), max_size=8)) for i in piece]
-    ids = ids[: len(ids) - data.draw(st.integers(0, 3))]
-    stream, shown = TextStream(tokenizer), ""
-    for i, token in enumerate(ids):
-        stream.push(token)
-        shown += stream.show(final=i == len(ids) - 1)
-    assert shown == stream.text
-    whole = tokenizer.decode(ids, skip_special_tokens=True)
-    assert shown == whole or (tokenizer is TOKENIZERS[1] and "\ufffd" in whole and "\ufffd" in shown)
 
 
 # transformers' streamers.

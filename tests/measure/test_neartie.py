@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from support.tiny_models import tiny_llama
@@ -60,6 +62,16 @@ def test_two_tokens_within_the_rounding_are_a_near_tie():
     found = compare_greedy([1, 0, 0], [1, 1, 0], model, [0, 1])
     assert (found.kind, found.position) == ("near-tie", 1)
     assert 0 < found.gap < found.rounding < 0.01 and "near-tie" in str(found)
+
+
+def test_a_gap_of_ten_roundings_is_an_error_and_one_of_two_is_not():
+    kinds = {}
+    for gap in (k * 1e-3 for k in range(1, 60)):
+        worse = 0.45 * math.exp(-gap)
+        model = Rounded(lambda tokens, worse=worse: (0.45, worse, 0.55 - worse), 3)
+        found = compare_greedy([1, 0, 0], [1, 1, 0], model, [0, 1])
+        kinds.setdefault(round(found.gap / found.rounding), set()).add(found.kind)
+    assert kinds[2] == {"near-tie"} and kinds[10] == {"error"}, kinds
 
 
 def test_a_third_token_is_an_error_even_where_two_are_tied():

@@ -7,73 +7,19 @@ import sys
 import threading
 import zipfile
 
-import gguf
-import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
+from support.gguf_files import write_gguf
 
 from specdec_ref import load_model
-from specdec_ref.models.names import hf_name
+from specdec_ref.cli import main
 from specdec_ref.models.store import catalog, convert
 from specdec_ref.models.store import fetch as fetching
-from specdec_ref.models.store.blocks import unpermute
 from specdec_ref.models.store.catalog import ModelNotAvailable, WheelModel
 from specdec_ref.models.store.convert import sha256
 from specdec_ref.models.store.fetch import damage, fetch
 from specdec_ref.models.store.folder import read_safetensors
-from specdec_ref.models.store.gguf import GGUFFile
-
-BYTES = [*map(chr, range(33, 127)), "Ġ", "Ċ"]
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-
-
-def write_gguf(path):
-    """A Llama of one layer in Q4_1 and Q8_0, with a byte-level tokenizer, as the real file is built."""
-    rng, hidden, inner, heads, kv = np.random.default_rng(0), 64, 96, 4, 2
-    tokens = [*SPECIAL, *BYTES, "he", "Ġhe"]
-    out = gguf.GGUFWriter(path, "llama")
-    out.add_block_count(1)
-    out.add_context_length(64)
-    out.add_embedding_length(hidden)
-    out.add_feed_forward_length(inner)
-    out.add_head_count(heads)
-    out.add_head_count_kv(kv)
-    out.add_rope_dimension_count(hidden // heads)
-    out.add_rope_freq_base(10_000.0)
-    out.add_layer_norm_rms_eps(1e-5)
-    out.add_tokenizer_model("gpt2")
-    out.add_tokenizer_pre("smollm")
-    out.add_token_list(tokens)
-    out.add_token_types([3] * len(SPECIAL) + [1] * (len(tokens) - len(SPECIAL)))
-    out.add_token_merges(["h e", "Ġ he"])
-    out.add_bos_token_id(1)
-    out.add_eos_token_id(2)
-    out.add_unk_token_id(0)
-    out.add_pad_token_id(2)
-    out.add_chat_template("{% for m in messages %}{{ m['content'] }}{% endfor %}")
-    shapes = {
-        "attn_q": (hidden, hidden),
-        "attn_k": (hidden // heads * kv, hidden),
-        "attn_v": (hidden // heads * kv, hidden),
-        "attn_output": (hidden, hidden),
-        "ffn_gate": (inner, hidden),
-        "ffn_up": (inner, hidden),
-        "ffn_down": (hidden, inner),
-    }
-    q4, q8 = gguf.GGMLQuantizationType.Q4_1, gguf.GGMLQuantizationType.Q8_0
-
-    def add(name, shape, kind):
-        out.add_tensor(name, gguf.quantize(rng.normal(size=shape).astype(np.float32), kind), raw_dtype=kind)
-
-    add("token_embd.weight", (len(tokens), hidden), q8)
-    for name, shape in shapes.items():
-        add(f"blk.0.{name}.weight", shape, q4)
-    for name in ("blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", "output_norm.weight"):
-        out.add_tensor(name, np.ones(hidden, dtype=np.float32))
-    out.write_header_to_file()
-    out.write_kv_data_to_file()
-    out.write_tensors_to_file()
-    out.close()
 
 
 @pytest.fixture(scope="module")
@@ -122,13 +68,6 @@ def test_weights_equal_transformers_own_reading_of_the_file(store, tiny_gguf):
     ids = torch.tensor([1, 5, 9, 30, 2, 7])
     with torch.inference_mode():
         torch.testing.assert_close(ours(ids, ours.new_cache(6)), theirs(ids[None]).logits[0], rtol=1e-4, atol=1e-4)
-
-
-def test_unpermute_undoes_the_pairing_of_rotary_rows():
-    rows = np.arange(8)[:, None]  # one head of 8 rows, as Hugging Face orders them
-    paired = rows.reshape(1, 2, 4, 1).swapaxes(1, 2).reshape(8, 1)
-    assert paired[:, 0].tolist() == [0, 4, 1, 5, 2, 6, 3, 7]
-    assert unpermute(paired, 1).tolist() == rows.tolist()
 
 
 def test_every_damage_is_found_and_repaired(store):
@@ -193,6 +132,25 @@ def test_an_interrupted_conversion_leaves_nothing(store, monkeypatch, error):
     assert damage(fetch("tiny", wheel=store)) is None
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        SafetensorError("I/O error: No space left on device (os error 28)"),
+        PermissionError(13, "Permission denied"),
+    ],
+)
+def test_a_full_disk_is_one_line_that_says_how_much_room_it_takes(store, monkeypatch, error, capsys):
+    def fail(*_args, **_kwargs):
+        raise error
+
+    monkeypatch.setattr(convert, "save_file", fail)
+    assert main(["fetch", "tiny", "--wheel", str(store)]) == 1
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("specdec: tiny could not be written to") and "GB there" in said and "SPECDEC_HOME" in said
+    assert not (catalog.home() / "tiny").exists() and leftovers() == []
+
+
 def test_a_killed_run_is_cleared_away_by_the_next(store):
     (catalog.home() / ".tiny-killed").mkdir(parents=True)
     fetch("tiny", wheel=store)
@@ -247,23 +205,6 @@ def test_an_unknown_dtype_names_those_that_are_known():
         load_model(dtype="int3")
 
 
-def test_names_of_tensors_are_mapped_or_refused():
-    assert hf_name("blk.3.ffn_down.weight") == "model.layers.3.mlp.down_proj.weight"
-    for name in ("blk.3.ffn_down.bias", "blk.0.ssm_in.weight", "rope_freqs.weight"):
-        with pytest.raises(ValueError, match="no place in a Llama"):
-            hf_name(name)
-
-
-def test_another_architecture_is_refused(tmp_path):
-    path = tmp_path / "x.gguf"
-    out = gguf.GGUFWriter(path, "mamba")
-    out.write_header_to_file()
-    out.write_kv_data_to_file()
-    out.close()
-    with pytest.raises(ValueError, match="'mamba' model"):
-        GGUFFile(path)
-
-
 @pytest.mark.model
 def test_the_default_is_whole_and_says_what_it_is():
     folder = fetch()
@@ -288,15 +229,6 @@ def test_the_default_equals_transformers_own_reading_of_its_gguf():
     ours = read_safetensors(folder)
     for name, tensor in ours.items():
         torch.testing.assert_close(tensor, theirs[name], rtol=1e-6, atol=1e-6, msg=name)
-
-
-def test_a_gguf_file_of_ones_own_loads_by_its_path(tiny_gguf):
-    """In full it is what the catalogue makes of the same file; the matrices are too narrow for the 4-bit kernel."""
-    model = load_model(str(tiny_gguf), dtype="float32")
-    assert model.tokenizer.decode(model.tokenizer.encode("hehe 12<|im_end|>"), skip_special_tokens=True) == "hehe 12"
-    assert torch.isfinite(model(torch.tensor([1, 5, 9]), model.new_cache(3))).all()
-    with pytest.raises(ModelNotAvailable, match="give the path of a GGUF file"):
-        load_model(str(tiny_gguf.with_name("no-such.gguf")))
 
 
 def test_a_folder_of_an_older_version_is_converted_again(store):

@@ -6,23 +6,17 @@ All models are tiny and random. Logits are compared with those of one pass over 
 from __future__ import annotations
 
 import inspect
-import json
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from support.hf_models import CONTEXT, FAMILIES, MAMBA, ROUGH, SIZES, VOCAB, WINDOW, build
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from support.hf_models import CONTEXT, FAMILIES, RECURRENT, ROUGH, SIZES, VOCAB, WINDOW, build
 from torch import nn
 
-from specdec_ref import DraftModelDrafter, NGramDrafter, SpeculativeEngine, load_model
+from specdec_ref import DraftModelDrafter, NGramDrafter, SpeculativeEngine
 from specdec_ref.models.huggingface import HuggingFaceModel
-from specdec_ref.models.llama import Llama
 
 transformers.logging.set_verbosity_error()
 
@@ -247,29 +241,6 @@ def test_dropout_is_switched_off():
 
 # What cannot take back tokens.
 
-RECURRENT = {
-    "mamba": (
-        "MambaForCausalLM",
-        "MambaConfig",
-        dict(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, state_size=4),
-    ),
-    "rwkv": ("RwkvForCausalLM", "RwkvConfig", dict(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2)),
-    "bamba, hybrid": ("BambaForCausalLM", "BambaConfig", SIZES | MAMBA | dict(attn_layer_indices=[1])),
-    "falcon h1, hybrid": ("FalconH1ForCausalLM", "FalconH1Config", SIZES | MAMBA | dict(mamba_d_ssm=64)),
-    "recurrent gemma": (
-        "RecurrentGemmaForCausalLM",
-        "RecurrentGemmaConfig",
-        dict(
-            vocab_size=VOCAB,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            lru_width=32,
-        ),
-    ),
-}
-
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_a_recurrent_state_is_refused_with_the_reason(name):
@@ -376,132 +347,3 @@ def test_a_wrapper_that_passes_everything_on_is_seen_through():
     prompt = some_ids(10)
     expected = SpeculativeEngine(HuggingFaceModel(wrapped.model.inner)).generate(prompt, 20).tokens
     assert SpeculativeEngine(wrapped, NGramDrafter()).generate(prompt, 20).tokens == expected
-
-
-# Folders.
-
-
-def save(model: Any, folder: Path, **options: Any) -> Path:
-    model.save_pretrained(folder, **options)
-    words = {"<unk>": 0, "<s>": 1, "</s>": 2} | {f"w{i}": i for i in range(3, VOCAB)}
-    tokenizer = Tokenizer(WordLevel(words, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>").save_pretrained(folder)
-    return folder
-
-
-def edit(file: Path, **changes: Any) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | changes), encoding="utf-8")
-
-
-@pytest.mark.parametrize("shard", [None, "16KB"])
-@pytest.mark.parametrize(
-    ("family", "changes", "kind"),
-    [
-        ("llama", {}, Llama),
-        ("llama", {"tie_word_embeddings": True}, Llama),
-        ("llama", {"attention_bias": True}, HuggingFaceModel),
-        (
-            "llama",
-            {
-                "rope_scaling": {
-                    "rope_type": "llama3",
-                    "factor": 8.0,
-                    "low_freq_factor": 1.0,
-                    "high_freq_factor": 4.0,
-                    "original_max_position_embeddings": 16,
-                }
-            },
-            HuggingFaceModel,
-        ),
-        ("qwen2", {}, HuggingFaceModel),
-        ("gpt2", {}, HuggingFaceModel),
-        ("gemma3", {}, HuggingFaceModel),
-    ],
-)
-def test_a_saved_folder_loads_with_tokenizer_and_eos(tmp_path, family, changes, kind, shard):
-    original = build(family, **changes).eval()
-    original.generation_config.eos_token_id = [2, 5]
-    options = {"max_shard_size": shard} if shard else {}
-    folder = save(original, tmp_path, **options)
-    assert (len(list(folder.glob("*.safetensors"))) > 1) == (shard is not None)
-    model = load_model(str(folder), dtype="float64")
-    assert isinstance(model, kind)
-    assert model.dtype == torch.float64
-    assert model.eos_token_ids == (2, 5)
-    assert model.tokenizer.convert_ids_to_tokens(7) == "w7"
-    ids = some_ids(12)
-    found = model.forward(torch.tensor(ids), model.new_cache(12))
-    torch.testing.assert_close(found, uncached(original, ids), rtol=0, atol=1e-5)  # the reference keeps float32 angles
-
-
-def test_a_missing_shard_is_named(tmp_path):
-    for family in ("llama", "qwen2"):
-        folder = save(build(family), tmp_path / family, max_shard_size="16KB")
-        gone = sorted(folder.glob("*.safetensors"))[1]
-        gone.unlink()
-        with pytest.raises(ValueError, match=rf"lacks {gone.name}, which its model\.safetensors\.index\.json lists"):
-            load_model(str(folder))
-
-
-def test_pickled_weights_are_not_opened(tmp_path):
-    for family in ("llama", "qwen2"):
-        folder = save(build(family), tmp_path / family)
-        (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-        with pytest.raises(ValueError, match=r"only pickled weights \(pytorch_model\.bin\), which can run any code"):
-            load_model(str(folder))
-        (folder / "pytorch_model.bin").unlink()
-        with pytest.raises(ValueError, match=r"has no model\.safetensors: load the model"):
-            load_model(str(folder))
-
-
-def test_a_damaged_file_is_named(tmp_path):
-    for family in ("llama", "qwen2"):
-        folder = save(build(family), tmp_path / family)
-        (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:500])
-        with pytest.raises(ValueError, match=str(folder)):
-            load_model(str(folder))
-
-
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
-def test_missing_tensors_are_not_made_up(tmp_path, family):
-    folder = save(build(family, num_hidden_layers=1), tmp_path)
-    edit(folder / "config.json", num_hidden_layers=2, layer_types=["full_attention"] * 2)
-    with pytest.raises(ValueError, match=r"lacks .* tensor.*'model\.layers\.1\."):
-        load_model(str(folder), dtype="float32")
-
-
-def test_quantised_weights_are_left_to_transformers(tmp_path):
-    folder = save(build("llama"), tmp_path)
-    edit(folder / "config.json", quantization_config={"quant_method": "gptq", "bits": 4})
-    with pytest.raises(ValueError, match="transformers cannot load this model"):
-        load_model(str(folder), dtype="float32")
-
-
-def test_a_tokenizer_saved_by_another_transformers_loads(tmp_path):
-    folder = save(build("llama"), tmp_path)
-    for name in ("PreTrainedTokenizerFast", "TokenizersBackend"):
-        edit(folder / "tokenizer_config.json", tokenizer_class=name)
-        assert load_model(str(folder), dtype="float32").tokenizer.encode("w7 w9") == [7, 9]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"model_type": "no-such-model"},
-        {"model_type": "custom", "auto_map": {"AutoConfig": "code.C", "AutoModelForCausalLM": "code.M"}},
-    ],
-)
-def test_unknown_models_and_code_from_a_folder_are_refused(tmp_path, change):
-    folder = save(build("qwen2"), tmp_path)
-    edit(folder / "config.json", **change)
-    (folder / "code.py").write_text("raise SystemExit('ran code from the folder')\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="transformers cannot load this model"):
-        load_model(str(folder), dtype="float32")
-
-
-def test_a_recurrent_folder_is_refused_on_loading(tmp_path):
-    model_class, config_class, sizes = RECURRENT["mamba"]
-    getattr(transformers, model_class)(getattr(transformers, config_class)(**sizes)).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="MambaForCausalLM cannot take back tokens"):
-        load_model(str(tmp_path), dtype="float32")

@@ -6,9 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.tiny_models import tiny_llama
+from support.tiny_models import tiny_config, tiny_llama
 
-from specdec_ref.models.llama import Llama, LlamaConfig, causal_mask
+from specdec_ref import load_model
+from specdec_ref.models.config import LlamaConfig
+from specdec_ref.models.llama import Llama, causal_mask, rotary_tables
 
 SHAPES = {
     "grouped": dict(num_attention_heads=4, num_key_value_heads=2, hidden_size=24),
@@ -96,6 +98,31 @@ def test_chosen_rows_are_those_rows():
         torch.testing.assert_close(model(ids, model.new_cache(9), rows), every[rows], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_positions_are_exact_in_every_format(dtype):
+    """A position counted in bfloat16 would be off from 257 on; at 5,000 its angle would be any."""
+    config = tiny_config(max_context=5001, head_dim=64, hidden_size=256)
+    exact, rounded = (rotary_tables(config, each) for each in (torch.float64, dtype))
+    for table, other in zip(exact, rounded):
+        assert (table - other.double()).abs().max() <= torch.finfo(dtype).eps
+    frequency = 1 / config.rope_theta ** (torch.arange(32, dtype=torch.float64) / 32)
+    torch.testing.assert_close(exact[0][5000, 0, :32], (5000 * frequency).cos(), rtol=0, atol=1e-3)
+
+
+@pytest.mark.model
+def test_rotation_at_position_5000_is_that_of_transformers(real_folder):
+    """In the default model's bfloat16, far beyond what bfloat16 can count."""
+    from transformers import AutoConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    model = load_model(dtype="bfloat16")
+    theirs = LlamaRotaryEmbedding(AutoConfig.from_pretrained(real_folder))
+    at = torch.tensor([[5000]])
+    cos, sin = theirs(torch.zeros(1, 1, 1, dtype=torch.bfloat16), at)
+    torch.testing.assert_close(model.cos[5000, 0], cos[0, 0], rtol=0, atol=2**-7)
+    torch.testing.assert_close(model.sin[5000, 0, 32:], sin[0, 0, 32:], rtol=0, atol=2**-7)
+
+
 def test_causal_mask_lets_a_token_see_the_past_and_itself():
     assert causal_mask(1, 7) is None
     assert causal_mask(3, 2).int().tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
@@ -148,8 +175,6 @@ IDS = [1, 4093, 198, 504, 3575, 282, 4649, 314, 7042, 30, 378, 2591, 314, 4412, 
 def test_smollm_float32_logits_equal_transformers(real_folder):
     from transformers import LlamaForCausalLM
 
-    from specdec_ref import load_model
-
     reference = LlamaForCausalLM.from_pretrained(real_folder, dtype=torch.float32)
     ours = load_model(dtype="float32")
     ids = torch.tensor(IDS)
@@ -162,8 +187,6 @@ def test_smollm_float32_logits_equal_transformers(real_folder):
 def test_smollm_bf16_is_as_near_to_float32_as_transformers_bf16(real_folder):
     """Reported, and bounded by what transformers' own bfloat16 loses."""
     from transformers import LlamaForCausalLM
-
-    from specdec_ref import load_model
 
     ids = torch.tensor(IDS)
     with torch.inference_mode():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from specdec_ref.proof import MUTANTS, Mutant, kill, planted, report
-from specdec_ref.proof.exact import core_checks
+from specdec_ref.proof import MUTANTS, Mutant, difference, kill, planted, report
+from specdec_ref.proof.exact import Check, core_checks
 from specdec_ref.proof.mutant_list import Edit
 from specdec_ref.proof.mutants import find
 from specdec_ref.proof.statistical import generator_checks
@@ -69,3 +71,10 @@ def test_report_says_by_which():
 def test_core_checks_have_names_of_their_own():
     names = [check.name for check in core_checks()]
     assert len(set(names)) == len(names)
+
+
+def test_a_check_that_gives_nan_is_no_pass():
+    nothing = Mutant("nothing", "", ())
+    assert kill(nothing, exact=lambda: [Check("NaN", lambda: math.nan)], statistical=list)
+    assert kill(nothing, exact=lambda: [Check("zero", lambda: 0.0)], statistical=list) is None
+    assert math.isnan(difference({"a": math.nan, "b": 1.0}, {"a": 0.0, "b": 1.0}))

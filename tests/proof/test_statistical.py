@@ -17,7 +17,7 @@ from specdec_ref.proof import (
     planted,
     power,
 )
-from specdec_ref.proof.goodness import MIN_EXPECTED, smallest_share
+from specdec_ref.proof.goodness import MIN_EXPECTED
 from specdec_ref.proof.mutants import MUTANTS
 from specdec_ref.proof.statistical import (
     ARTICLE,
@@ -103,12 +103,6 @@ def test_draws_needed_for_the_article():
     assert power(fault, P, draws, 1e-6) >= 0.99 > power(fault, P, draws - 1, 1e-6)
     with pytest.raises(ValueError, match="equal"):
         draws_needed(P, P, 1e-6)
-
-
-def test_smallest_share():
-    share = smallest_share(P, ARTICLE, 10_000, 0.01)
-    assert power(mixture(P, ARTICLE, share), P, 10_000, 0.01) == pytest.approx(0.99, abs=1e-6)
-    assert smallest_share(P, ARTICLE, 100, 1e-9) == float("inf")
 
 
 def test_power_against_an_outcome_that_cannot_be():

@@ -5,10 +5,15 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+from unittest import mock
 
 import nbformat
 
+from specdec_course.checks import Check
 from support.paths import ROOT
 
 
@@ -20,6 +25,14 @@ class Wrong:
     cells: dict[str, str]  # "residual" -> the code of the cell solve-residual
     loses: tuple[str, ...]  # ("residual",): test cells that must not give full points; all others must
     says: str = ""  # a regular expression that names the mistake, searched in what the losing cells print
+    parts: str = ""  # names of the parts that must fail, and no others; "name?" fails with some inputs only
+
+
+def parts_as_they_should(wrong: Wrong, failed: set[str]) -> bool:
+    """Whether just the named parts failed, and perhaps some of those with a question mark; True where none is named."""
+    must = {name for name in wrong.parts.split() if not name.endswith("?")}
+    may = {name.rstrip("?") for name in wrong.parts.split()}
+    return not wrong.parts or must <= failed <= may
 
 
 @dataclass
@@ -27,6 +40,7 @@ class Marks:
     earned: dict[str, float] = field(default_factory=dict)
     points: dict[str, float] = field(default_factory=dict)
     printed: dict[str, str] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)  # names of parts
 
 
 def problem_sets() -> list[str]:
@@ -47,7 +61,7 @@ def marks(name: str, cells: dict[str, str], stub: bool = False) -> Marks:
         kind, _, key = info.get("grade_id", "").partition("-")
         source = cells.get(key, cell.source) if kind == "solve" else cell.source
         out = io.StringIO()
-        with contextlib.redirect_stdout(out):
+        with contextlib.redirect_stdout(out), _parts_noted(result.failed):
             may_fail = stub or kind in ("solve", "test") or "raises-exception" in cell.metadata.get("tags", [])
             value = _run(source, namespace, forgiving=may_fail)
         if kind == "test":
@@ -55,6 +69,20 @@ def marks(name: str, cells: dict[str, str], stub: bool = False) -> Marks:
             result.earned[key] = value if isinstance(value, (int, float)) else 0
             result.printed[key] = out.getvalue()
     return result
+
+
+@contextlib.contextmanager
+def _parts_noted(failed: set[str]) -> Iterator[None]:
+    """Adds the parts of checks that fail meanwhile to `failed`."""
+    judge = Check._failure
+
+    def noted(check: Check, part: Callable[..., None], learners: Sequence[Any], rng: Random) -> tuple[str, bool]:
+        failure, by_inputs = judge(check, part, learners, rng)
+        failed.update([part.__name__.strip("_")] if failure else [])
+        return failure, by_inputs
+
+    with mock.patch.object(Check, "_failure", noted):
+        yield
 
 
 def _run(source: str, namespace: dict, forgiving: bool) -> object:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 
 VOCAB, CONTEXT, WINDOW = 61, 64, 6
 SIZES: dict[str, Any] = dict(
@@ -73,9 +78,49 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
 # These compute a part in float32 whatever the weights are.
 ROUGH = {"gemma2", "bloom", "llama4, chunks"}
 
+RECURRENT = {
+    "mamba": (
+        "MambaForCausalLM",
+        "MambaConfig",
+        dict(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, state_size=4),
+    ),
+    "rwkv": ("RwkvForCausalLM", "RwkvConfig", dict(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2)),
+    "bamba, hybrid": ("BambaForCausalLM", "BambaConfig", SIZES | MAMBA | dict(attn_layer_indices=[1])),
+    "falcon h1, hybrid": ("FalconH1ForCausalLM", "FalconH1Config", SIZES | MAMBA | dict(mamba_d_ssm=64)),
+    "recurrent gemma": (
+        "RecurrentGemmaForCausalLM",
+        "RecurrentGemmaConfig",
+        dict(
+            vocab_size=VOCAB,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            lru_width=32,
+        ),
+    ),
+}
+
 
 def build(family: str, seed: int = 0, dtype: torch.dtype = torch.float64, **changes: Any) -> Any:
     model_class, config_class, sizes = FAMILIES[family]
     torch.manual_seed(seed)
     config = getattr(transformers, config_class)(**(sizes | changes))
     return getattr(transformers, model_class)(config).to(dtype)
+
+
+def save(model: Any, folder: Path, **options: Any) -> Path:
+    """`folder`, with the model and a tokenizer of words as `save_pretrained` writes them."""
+    model.save_pretrained(folder, **options)
+    words = {"<unk>": 0, "<s>": 1, "</s>": 2} | {f"w{i}": i for i in range(3, VOCAB)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>").save_pretrained(folder)
+    return folder
+
+
+def edit(file: Path, **changes: Any) -> None:
+    """Give a JSON file other entries; None takes an entry out."""
+    entries = json.loads(file.read_text(encoding="utf-8")) | changes
+    entries = {name: value for name, value in entries.items() if value is not None}
+    file.write_text(json.dumps(entries), encoding="utf-8")

@@ -65,3 +65,19 @@ def test_no_value_leaves_the_device():
     for _, batched in BATCHED:
         accepted, token = batched(tokens, q, p, torch.zeros(5, 3, device=meta), torch.zeros(5, device=meta))
         assert accepted.shape == token.shape == (5,)
+
+
+def test_the_batched_ratio_is_computed_in_float64_as_the_plain_one():
+    """Between the ratio in 32 and in 64 bits lies a uniform on which a rule that rounds answers differently."""
+    seen = 0
+    for k in range(1, 40):
+        p = torch.tensor([[k / 97, 1 - k / 97], [0.5, 0.5]])
+        q = torch.tensor([[k / 41, 1 - k / 41]])
+        exact, rounded = (p[0, 0].double() / q[0, 0].double()).item(), (p[0, 0] / q[0, 0]).double().item()
+        if exact == rounded:
+            continue
+        u, seen = (exact + rounded) / 2, seen + 1
+        plain = verify_tokenwise(Proposal([0], q), p, ReplaySource([u], [0.1])).accepted
+        keep, last = torch.tensor([[u]], dtype=torch.float64), torch.tensor([0.1], dtype=torch.float64)
+        assert verify_tokenwise_batch(torch.tensor([[0]]), q[None], p[None], keep, last)[0].item() == plain
+    assert seen > 10

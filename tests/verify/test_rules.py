@@ -229,3 +229,21 @@ def test_a_verdict_says_which_drafts_stay():
     assert Verdict(2, 9, "corrected", (0, 2)).emitted([5, 6, 7]) == [5, 7, 9]
     with pytest.raises(ValueError, match="agree"):
         Verdict(2, 9, "corrected", (0,))
+
+
+@pytest.mark.parametrize("gamma", [6, 8, 11])
+def test_block_ratios_of_long_blocks(gamma):
+    p, q = doubles([0.6, 0.4]), doubles([0.45, 0.55])
+    tokens = [1, 0, 1, 1, 0, 1, 1, 0, 1, 1, 0][:gamma]
+    want = [1.0]
+    for x in tokens:
+        want.append(min(1, want[-1] * (p[x] / q[x]).item()))
+    assert block.prefix_ratios(Proposal(tokens, q.expand(gamma, 2)), p.expand(gamma + 1, 2)) == pytest.approx(want)
+
+
+def test_typical_acceptance_drops_a_draft_that_is_exactly_on_the_threshold():
+    p = doubles([[0.25, 0.75], [0.25, 0.75]])
+    rule = functools.partial(verify_lossy_typical, epsilon=0.25, delta=100.0)
+    assert rule(Proposal([0]), p, RandomSource(0)).accepted == 0
+    above = functools.partial(verify_lossy_typical, epsilon=0.2499, delta=100.0)
+    assert above(Proposal([0]), p, RandomSource(0)).accepted == 1

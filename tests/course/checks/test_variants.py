@@ -4,7 +4,7 @@ import importlib
 import re
 
 import pytest
-from support.harness import marks, problem_sets
+from support.harness import marks, parts_as_they_should, problem_sets
 
 from specdec_course.checks import GRADING_SEED
 
@@ -12,10 +12,10 @@ SETS = problem_sets()
 VARIANTS = {s: importlib.import_module("support.variants." + s.replace("-", "_")) for s in SETS}
 
 
-def sampled(items, names):
-    """All of them; one in five in the fast run."""
-    marks = [[] if i % 5 == 0 else [pytest.mark.slow] for i in range(len(names))]
-    return [pytest.param(*item, id=name, marks=mark) for item, name, mark in zip(items, names, marks)]
+def sampled(cases, kinds):
+    """All of them; the first of each kind in the fast run."""
+    marks = [[pytest.mark.slow] if kind in kinds[:i] else [] for i, kind in enumerate(kinds)]
+    return [pytest.param(*item, id=name, marks=mark) for (item, name), mark in zip(cases, marks)]
 
 
 RIGHT = [((s, cells), f"{s}: {name}") for s in SETS for name, cells in VARIANTS[s].RIGHT.items()]
@@ -27,18 +27,19 @@ def marking(request, monkeypatch):
     monkeypatch.setenv(GRADING_SEED, str(request.param))
 
 
-@pytest.mark.parametrize("name, cells", sampled([r for r, _ in RIGHT], [n for _, n in RIGHT]))
+@pytest.mark.parametrize("name, cells", sampled(RIGHT, [i // 5 for i in range(len(RIGHT))]))
 def test_a_right_solution_gets_full_marks(name, cells):
     result = marks(name, cells)
     assert result.earned == result.points, result.printed
 
 
-@pytest.mark.parametrize("name, wrong", sampled([w for w, _ in WRONG], [n for _, n in WRONG]))
+@pytest.mark.parametrize("name, wrong", sampled(WRONG, [(s, w.loses) for (s, w), _ in WRONG]))
 def test_a_wrong_solution_loses_what_it_breaks(name, wrong):
     result = marks(name, wrong.cells)
     lost = {key for key, points in result.points.items() if result.earned[key] < points}
     assert set(wrong.loses) <= lost, f"{wrong.name} keeps its marks: {result.earned}"
     assert lost <= set(wrong.loses), f"{wrong.name} loses more than it breaks: {result.printed}"
+    assert parts_as_they_should(wrong, result.failed), f"{wrong.name}: {result.failed} fail, not {wrong.parts}"
 
 
 @pytest.mark.parametrize("name", SETS)
