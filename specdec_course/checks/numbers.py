@@ -38,12 +38,15 @@ def as_number(value: Any, what: str, given: Any = None) -> Number:
         got = repr(value) if value is None else f"{value!r} (a {type(value).__name__})"
         mistake = "is there a return?" if value is None else ""
         raise wrong(f"{what} must be a number.", given=given, got=got, mistake=mistake)
-    if type(single) is Fraction:
-        return single
-    number = operator.index(single) if hasattr(type(single), "__index__") else float(single)
+    try:
+        number = float(single)
+    except OverflowError:
+        raise wrong(f"{what} is far too large.", given=given, got=f"{value}") from None
     if math.isnan(number):
         raise wrong(f"{what} came out as NaN, not a number.", given=given, got=value)
-    return number
+    if type(single) is Fraction:
+        return single
+    return operator.index(single) if hasattr(type(single), "__index__") else number
 
 
 def as_numbers(value: Any, names: Sequence[str], given: Any = None) -> list[Number]:
@@ -60,9 +63,14 @@ def near(a: Number, b: Number, tolerance: float = ROUNDING) -> bool:
     return math.isclose(a, b, rel_tol=tolerance, abs_tol=1e-300)
 
 
+def is_whole(value: Number) -> bool:
+    """Whether it is a whole number, of whatever type."""
+    return math.isfinite(value) and value == int(value)
+
+
 def number_text(value: Number) -> str:
     """A number for a message: all digits of a whole one, seven of another."""
-    if math.isfinite(value) and value == int(value) and abs(float(value)) < 1e15:
+    if is_whole(value) and abs(float(value)) < 1e15:
         return f"{int(value):,}"
     return f"{float(value):.7g}"
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from specdec_course.checks import Check, wrong
 from specdec_course.checks.mistakes import NUMBER, Case, Judge, judged, mistakes
-from specdec_course.checks.numbers import as_numbers, near, typed
+from specdec_course.checks.numbers import as_numbers, is_whole, near, typed
 from specdec_ref.arithmetic import model_catalogue
 
 Config = dict[str, Any]
@@ -267,7 +267,7 @@ HELD = mistakes(
 def _a_real_counterexample(counterexample: Callable, rng: random.Random) -> None:
     names = ["layers", "kv_heads", "head_dim", "ranks"]
     numbers = as_numbers(counterexample(), names)
-    if not all(math.isfinite(x) and x == int(x) and 1 <= x <= 100_000 for x in numbers):
+    if not all(is_whole(x) and 1 <= x <= 100_000 for x in numbers):
         raise wrong("All four are whole numbers from 1 to 100,000.", got=numbers)
     sizes = dict(zip(names, map(int, numbers)))
     try:
@@ -369,7 +369,7 @@ sequences_that_fit = judged(
         "The number of sequences",
         _sequences,
         [*ROUNDED, *FIT],
-        replace(NUMBER, same=lambda got, right: got == right, hint=lambda got, right: ROUND * (got != int(got))),
+        replace(NUMBER, same=lambda got, right: got == right, hint=lambda got, right: ROUND * (not is_whole(got))),
     ),
     in_gb=lambda rng: _some_fit(rng, "GB", "16 24 40 48 80", "79.6 141.5 191.7", 0.8),
     in_gib=lambda rng: _some_fit(rng, "GiB", "141 192", "15.7 39.5 47.8", 0.95),

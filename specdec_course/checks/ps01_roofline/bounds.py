@@ -12,7 +12,7 @@ from typing import Any
 
 from specdec_course.checks import Check, wrong
 from specdec_course.checks.mistakes import NUMBER, Answer, Case, Judge, judged, mistakes
-from specdec_course.checks.numbers import Number, as_items, as_number, as_numbers, number_text, typed
+from specdec_course.checks.numbers import Number, as_items, as_number, as_numbers, is_whole, number_text, typed
 from specdec_course.checks.ps01_roofline.pieces import (
     H100,
     LLAMA,
@@ -101,7 +101,7 @@ def _batch_hint(got: Number | None, right: int | None) -> str:
         return "each sequence brings more bytes to read than its arithmetic can cover, so a larger batch does not help."
     if got is None:
         return "does your search stop too early? Or is it for one token of each sequence, where n_tokens share a cache?"
-    if got != int(got):
+    if not is_whole(got):
         return "round up: half a sequence does not exist."
     return "a batch has at least one sequence." if got < 1 else ""
 
@@ -218,7 +218,7 @@ def _a_real_counterexample(counterexample: Callable, rng: random.Random) -> None
         raise wrong("The order is wrong.", got=repr(value), expected=expected, mistake="the Chip comes first.")
     rate, bandwidth = map(float, as_numbers(items[0], ["rate", "bandwidth"]))
     batch, size = as_number(items[1], "The batch"), float(as_number(items[2], "bytes_per_weight"))
-    if not 1 <= batch <= 10**6 or batch != int(batch):
+    if not 1 <= batch <= 10**6 or not is_whole(batch):
         raise wrong("The batch has to be a whole number from 1 to 1,000,000.", got=batch)
     if not all(math.isfinite(x) and x > 0 for x in (rate, bandwidth, size)) or rate / bandwidth * size > 10**7:
         what = "Rate, bandwidth and bytes of a weight have to be positive, and the ridge a sensible number."
@@ -285,7 +285,7 @@ free_drafts = judged(
         _free_drafts,
         FREE,
         replace(
-            NUMBER, same=lambda got, right: got == right, hint=lambda got, right: "round down." * (got != int(got))
+            NUMBER, same=lambda got, right: got == right, hint=lambda got, right: "round down." * (not is_whole(got))
         ),
     ),
     for_one=lambda rng: [_draw_free(rng, lambda tokens: 1) for _ in range(3)],

@@ -8,11 +8,10 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from specdec_course.checks import Check, CheckFailed
+from specdec_course.checks import Check, CheckFailed, ps01_roofline, ps02_kv_sizing
 from specdec_course.checks.distributions import same_distribution
 from specdec_course.checks.mistakes import Judge, Mistake, judged, mistakes, unchanged
 from specdec_course.checks.numbers import as_number, as_numbers
-from specdec_course.checks.ps02_kv_sizing import BYTES
 from specdec_ref.arithmetic import kv_bytes_per_token
 
 SUM = Judge(
@@ -98,7 +97,7 @@ def test_an_error_that_is_due_has_to_come_and_no_other_one():
     assert "raised TypeError" in message(judge, lambda number: half(str(number)), (3,))
 
 
-@pytest.mark.parametrize("tolerance, same", [(1e-6, SUM.answer.same), (1e-12, BYTES.same)])
+@pytest.mark.parametrize("tolerance, same", [(1e-6, SUM.answer.same), (1e-12, ps02_kv_sizing.BYTES.same)])
 def test_a_number_just_within_the_rounding_passes_and_one_just_beyond_does_not(tolerance, same):
     assert same(1e9 * (1 + 0.9 * tolerance), 10**9) and not same(1e9 * (1 + 1.1 * tolerance), 10**9)
 
@@ -174,6 +173,13 @@ def test_the_packages_own_function_is_refused(monkeypatch):
         check(kv_bytes_per_token)
     monkeypatch.setenv("SPECDEC_GRADING_SEED", "1")
     assert check(kv_bytes_per_token, points=4) == 0 and check(lambda shape: 0, points=4) == 4
+
+
+@pytest.mark.parametrize("odd", [float("inf"), -float("inf"), 0.5, -1, pytest.param(10**400, id="10**400")])
+def test_an_odd_number_is_wrong_and_no_error(odd):
+    for check in (ps01_roofline.free_drafts, ps01_roofline.compute_bound_batch, ps02_kv_sizing.sequences_that_fit):
+        with pytest.raises(CheckFailed, match=r"came out wrong|far too large"):
+            check(lambda *arguments: odd, seed=1)
 
 
 def test_parts_share_their_cases_and_have_names():
