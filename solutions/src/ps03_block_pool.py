@@ -17,8 +17,8 @@
 # | 6 | Find the bug ★★ | 10 | 1 + 1 |
 # | 7 | In words ★★ | 5 | 2 |
 #
-# Replace each line `raise NotImplementedError(...)` by your code. The cell below it checks your code with random
-# operations, other ones each time. If something is wrong, it shows the shortest series of operations that it found,
+# Replace each line `raise NotImplementedError(...)` by your code. The cell below it calls your code on random pools,
+# different ones each time, from small to large. If something is wrong, it shows the first pool and call where it is,
 # as code that you can paste into a cell, and what is likely the mistake. (What your functions print meanwhile is not
 # shown.) Run it as often as you like.
 #
@@ -34,7 +34,7 @@
 # %% locked="pool"
 from collections import deque
 
-from specdec_course.checks import block_pool as checks
+from specdec_course.checks import ps03_block_pool as checks
 
 
 class Pool:
@@ -112,7 +112,7 @@ checks.allocate(allocate, points=1)
 def release(pool, table):
     """Each block of the table has one holder less. A block that nobody holds any more goes back into pool.free.
 
-    The list `table` itself may stay as it is.
+    The list `table` itself is not needed any more: leave it as it is, or change it (reverse it in place, empty it).
     Raises ValueError, and changes nothing, if a block of the table is free already, is named twice, or has a number
     that the pool does not have.
     """
@@ -291,7 +291,7 @@ checks.append_cow(append_cow, points=3)
 def block_hash(parent, tokens):
     """Hash of a full block: of the hash of the block before it (None for the first), and the list of its tokens.
 
-    Returns something that can be the key of a dictionary and is not None, such as a number, bytes or a tuple.
+    Returns a number, a string, bytes, or a tuple of these and of None; but not None.
     Different blocks must not share it, except by an accident that is too rare to matter.
     """
     ### BEGIN SOLUTION
@@ -312,7 +312,7 @@ checks.block_hash(block_hash, points=1)
 
 # %% solve="register"
 def register(pool, table, tokens):
-    """Give each full block of a sequence its hash: in pool.hashes, and in pool.cached (from the hash to the block).
+    """Give each full block of a sequence its block_hash: in pool.hashes, and in pool.cached (from it to the block).
 
     tokens: all tokens of the sequence, from the start. Some of the blocks may have their hash already.
     """

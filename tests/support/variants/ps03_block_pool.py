@@ -614,21 +614,21 @@ WRONG = [
         "allocate counts nothing",
         "allocate",
         ("pool.refs[block] = 1", "pass"),
-        says="has one holder",
+        says="held by 1 table, and counts 0",
         loses=("allocate", "evict"),
     ),
     whole(
         "allocate leaves the blocks in the queue",
         "allocate",
         ALLOCATE.replace("[pool.free.popleft() for _ in range(n)]", "list(pool.free)[:n]"),
-        says="stay in pool.free",
+        says="in pool.free while it is held",
         loses=("allocate", "evict"),
     ),
     slip(
         "allocate gives fewer where there are fewer",
         "allocate",
         ("raise MemoryError(n)", "n = len(pool.free)"),
-        says="MemoryError: free: 3|MemoryError: free: [0-9]",
+        says="blocks that are needed with those that are free",
     ),
     whole(
         "allocate writes its table of blocks down and returns nothing",
@@ -642,7 +642,7 @@ WRONG = [
         "release",
         "def release(pool, table):\n    for b in reversed(table):\n        pool.refs[b] -= 1\n"
         "        if pool.refs[b] <= 0:\n            pool.free.append(b)\n",
-        says="went through",
+        says="look at every block first",
     ),
     slip(
         "duplicate ids in one free (vllm PR #3347)",
@@ -663,20 +663,20 @@ WRONG = [
         "block -1 is the last one",
         "release",
         ("not 0 <= block < len(pool.refs) or pool.refs[block] == 0", "pool.refs[block] == 0"),
-        says="no block -1|IndexError",
+        says="none is negative",
     ),
     slip(
         "shared blocks are freed",
         "release",
         ("        if pool.refs[block] == 0:\n            pool.free", "        if True:\n            pool.free"),
-        says="another table still holds",
+        says="in pool.free while it is held",
         loses=("release", "evict"),
     ),
     slip(
         "counts set to 0",
         "release",
         ("pool.refs[block] -= 1", "pool.refs[block] = 0"),
-        says="down by one, not to 0",
+        says="held by [12] tables?, and counts 0",
         loses=("release", "evict"),
     ),
     slip(
@@ -697,7 +697,7 @@ WRONG = [
         "append adds a block at each border",
         "append",
         ("-(-(length + n) // size)", "(length + n) // size + 1"),
-        says="round up, do not add 1",
+        says="one block too many at a block border",
     ),
     slip("append rounds down", "append", ("-(-(length + n) // size)", "(length + n) // size"), says="rounded down"),
     whole(
@@ -716,28 +716,33 @@ WRONG = [
             "table += allocate(pool, -(-(length + n) // size) - len(table))",
             "table.append(allocate(pool, -(-(length + n) // size) - len(table)))",
         ),
-        says="use \\+= or extend",
+        says="table [ab] is no list of whole numbers",
     ),
     slip("append makes a new table", "append", ("table += ", "table = table + "), says="new list"),
     slip(
         "slots as if blocks lay side by side",
         "append",
         ("table[i // size] * size + i % size for", "table[length // size] * size + length % size + i - length for"),
-        says="side by side",
+        says=r"lies in block table\[i // block_size\]",
     ),
     slip(
         "slots all in the last block: not distinct (vllmini #2)",
         "append",
         ("table[i // size] * size", "table[-1] * size"),
-        says="last block",
+        says=r"lies in block table\[i // block_size\]",
     ),
     slip(
         "slots are positions",
         "append",
         ("table[i // size] * size + i % size for", "i for"),
-        says="position i is not slot i",
+        says=r"block b begins at slot b \* block_size",
     ),
-    slip("slots for blocks of 4 only", "append", ("* size + i % size", "* 4 + i % 4"), says="other slots than table"),
+    slip(
+        "slots for blocks of 4 only",
+        "append",
+        ("* size + i % size", "* 4 + i % 4"),
+        says=r"block b begins at slot b \* block_size",
+    ),
     slip(
         "truncate rounds down",
         "truncate",
@@ -756,7 +761,12 @@ WRONG = [
         ("release(pool, table[keep:])", "pass"),
         says="leak",
     ),
-    slip("truncate leaves the table as it is", "truncate", ("    del table[keep:]\n", ""), says="still names blocks"),
+    slip(
+        "truncate leaves the table as it is",
+        "truncate",
+        ("    del table[keep:]\n", ""),
+        says="held by 1 table, and counts 0",
+    ),
     slip(
         "a negative slice of nothing is everything",
         "truncate",
@@ -775,8 +785,8 @@ WRONG = [
     ),
     # 3. fork and append_cow
     slip("fork gives the same list", "fork", ("return list(table)", "return table"), says="return a copy"),
-    slip("fork counts nothing", "fork", ("pool.refs[block] += 1", "pass"), says="count goes up"),
-    slip("fork gives a tuple", "fork", ("return list(table)", "return tuple(table)"), says="return a list"),
+    slip("fork counts nothing", "fork", ("pool.refs[block] += 1", "pass"), says="held by [23] tables, and counts [12]"),
+    slip("fork gives a tuple", "fork", ("return list(table)", "return tuple(table)"), says="no list of its own"),
     slip("fork sets counts to 2", "fork", ("pool.refs[block] += 1", "pool.refs[block] = 2"), says="held by 3 tables"),
     slip("no copy on write", "append_cow", (" and pool.refs[table[-1]] > 1", " and False"), says="without a copy"),
     slip("a full block is copied", "append_cow", ("length % size > 0", "length > 0"), says="full block is not written"),
@@ -788,22 +798,32 @@ WRONG = [
         "the old block keeps its count: a leak",
         "append_cow",
         ("        pool.refs[source] -= 1\n", ""),
-        says="did not go down",
+        says="held by 1 table, and counts 2|held by 2 tables, and counts 3",
     ),
     slip("pair the wrong way round", "append_cow", ("(source, new[0])", "(new[0], source)"), says="source, target"),
     slip(
         "the copy behind the growth",
         "append_cow",
         ("(source, new[0])", "(source, new[-1])"),
-        says="the copy has to stand|what has to be copied",
+        says=r"\(source, target\), from the shared block to the one in its place",
     ),
-    slip("block replaced, not copied", "append_cow", ("copies = [(source, new[0])]", "pass"), says="return the pair"),
-    slip("append_cow: no return", "append_cow", ("    return copies\n", ""), says="is there a return"),
+    slip(
+        "block replaced, not copied",
+        "append_cow",
+        ("copies = [(source, new[0])]", "pass"),
+        says=r"\(source, target\), from the shared block to the one in its place",
+    ),
+    slip(
+        "append_cow: no return",
+        "append_cow",
+        ("    return copies\n", ""),
+        says=r"a list of pairs \(source, target\).* or \[\] for none",
+    ),
     slip(
         "a pair in place of a list of pairs",
         "append_cow",
         ("return copies", "return copies[0] if copies else []"),
-        says="a list of pairs",
+        says=r"a list of pairs \(source, target\)",
     ),
     whole(
         "lets go of the shared block before it knows that there is room",
@@ -823,7 +843,7 @@ WRONG = [
         "    new = allocate(pool, -(-(length + n) // size) - len(table) + len(shared))\n    for i in shared:\n"
         "        target = new.pop(0)\n        copies.append((table[i], target))\n        pool.refs[table[i]] -= 1\n"
         "        table[i] = target\n    table += new\n    return copies\n",
-        says="what has to be copied|grew by",
+        says="",
     ),
     # 4. the prefix
     whole(
@@ -866,7 +886,7 @@ WRONG = [
         "a list is no key",
         "block_hash",
         "def block_hash(parent, tokens):\n    return [parent, *tokens]\n",
-        says="hashable",
+        says="a hash is a number, a string, bytes, or a tuple",
     ),
     slip(
         "register: every block a first block",
@@ -881,7 +901,7 @@ WRONG = [
         says="not full",
     ),
     slip(
-        "register: not in hashes", "register", ("pool.hashes[table[i]] = parent", "pass"), says="pool.hashes must tell"
+        "register: not in hashes", "register", ("pool.hashes[table[i]] = parent", "pass"), says="pool.hashes must hold"
     ),
     slip(
         "register: not in cached", "register", ("pool.cached[parent] = table[i]", "pass"), says="pool.cached must lead"
@@ -925,12 +945,17 @@ WRONG = [
         says="only the last",
     ),
     slip("holes in the prefix", "reuse_prefix", ("break", "continue"), says="stop at the first miss"),
-    slip("found and not counted", "reuse_prefix", ("pool.refs[block] += 1", "pass"), says="one more holder"),
+    slip(
+        "found and not counted",
+        "reuse_prefix",
+        ("pool.refs[block] += 1", "pass"),
+        says="held by [1-4] tables?, and counts [0-3]",
+    ),
     slip(
         "found, and still in the queue",
         "reuse_prefix",
         ("            pool.free.remove(block)", "            pass"),
-        says="must leave pool.free",
+        says="in pool.free while it is held",
     ),
     slip(
         "taken out of the queue though held",
@@ -942,7 +967,7 @@ WRONG = [
         "looks among free blocks only",
         "reuse_prefix",
         ("if parent not in pool.cached:", "if parent not in pool.cached or pool.refs[pool.cached[parent]]:"),
-        says="found too little",
+        says="another table holds can be shared",
     ),
     slip(
         "looked up as a first block",
@@ -959,14 +984,14 @@ WRONG = [
             "            del pool.cached[pool.hashes[block]]\n",
             "",
         ),
-        says="under its old hash",
+        says="loses its hash: in pool.hashes, and no entry",
         loses=("evict",),
     ),
     slip(
         "the hash stays with the block",
         "allocate",
         ("        pool.hashes[block] = None\n", ""),
-        says="loses its old one|old hash",
+        says="loses its hash: in pool.hashes, and no entry",
         loses=("evict",),
     ),
     slip(
@@ -980,22 +1005,24 @@ WRONG = [
         "the whole cache goes",
         "allocate",
         ("del pool.cached[pool.hashes[block]]", "pool.cached.clear()"),
-        says="not handed out",
+        says="only entries of blocks that were handed out go",
         loses=("evict",),
     ),
-    slip("the newest is evicted", "allocate", ("popleft()", "pop()"), says="popleft the oldest", loses=("evict",)),
+    slip(
+        "the newest is evicted", "allocate", ("popleft()", "pop()"), says="popleft takes the oldest", loses=("evict",)
+    ),
     slip(
         "the first block is freed first",
         "release",
         ("reversed(table)", "table"),
-        says="first block was freed first",
+        says="its last block first",
         loses=("evict",),
     ),
     slip(
         "freed to the front of the queue",
         "release",
         ("pool.free.append(block)", "pool.free.appendleft(block)"),
-        says="front of the queue",
+        says="comes to the back",
         loses=("evict",),
     ),
     # 6. the bug
@@ -1003,13 +1030,13 @@ WRONG = [
         "story: other tokens in the block",
         "story",
         "def story():\n    return [[1, 2, 3], [4, 5, 6, 7, 8, 9, 4, 4], [1, 2, 3]]\n",
-        says="behind another beginning",
+        says="after another beginning",
     ),
     whole(
         "story: a right hit",
         "story",
         "def story():\n    return [[1, 2, 3], [1, 2, 4]]\n",
-        says="very block|behind another beginning",
+        says="after another beginning",
     ),
     whole(
         "story: never asked again",
@@ -1028,7 +1055,7 @@ WRONG = [
         "repair: held blocks are not counted again",
         "repair",
         ("        pool.refs[block] += 1\n", "        pool.refs[block] = 1\n"),
-        says="the counts",
+        says="used for other text|the counts",
     ),
     slip(
         "repair: no cache at all", "repair", ("if same and", "if False and"), says="what is still there must be found"
@@ -1060,6 +1087,371 @@ WRONG = [
         "repair: the last block may be known too",
         "repair",
         (" and i + size < len(prompt)", ""),
-        says="less known than given|used for other text",
+        says="less is known than given",
     ),
 ]
+
+
+# Found from outside: parts that hold without looking, and siblings.
+WRONG += [
+    slip(
+        "blocks without a hash go first",
+        "allocate",
+        (
+            "    taken = [pool.free.popleft() for _ in range(n)]\n",
+            "    taken = sorted(pool.free, key=lambda b: pool.hashes[b] is not None)[:n]\n"
+            "    for block in taken:\n        pool.free.remove(block)\n",
+        ),
+        says="longest free goes first",
+        loses=("evict",),
+    ),
+    slip(
+        "the lowest number goes first",
+        "allocate",
+        (
+            "[pool.free.popleft() for _ in range(n)]",
+            "sorted(pool.free)[:n]\n    for b in taken:\n        pool.free.remove(b)",
+        ),
+        says="longest free goes first",
+        loses=("evict",),
+    ),
+    slip(
+        "the others lose their places",
+        "allocate",
+        ("    return taken\n", "    pool.free = type(pool.free)(sorted(pool.free))\n    return taken\n"),
+        says="longest free goes first",
+        loses=("evict",),
+    ),
+    slip(
+        "the entry goes, the hash stays",
+        "allocate",
+        ("        pool.hashes[block] = None\n", "        pool.hashes[block] = pool.hashes[block]\n"),
+        says="loses its hash",
+        loses=("evict",),
+    ),
+    slip(
+        "a block that is let go of loses its hash",
+        "release",
+        (
+            "            pool.free.append(block)\n",
+            "            pool.free.append(block)\n            pool.hashes[block] = None\n",
+        ),
+        says="keeps its hash",
+        loses=("evict",),
+    ),
+    slip(
+        "a block that is let go of loses its entry",
+        "release",
+        (
+            "            pool.free.append(block)\n",
+            "            pool.free.append(block)\n            pool.cached.pop(pool.hashes[block], None)\n",
+        ),
+        says="only entries of blocks that were handed out go",
+        loses=("evict",),
+    ),
+    slip(
+        "release sorts the queue",
+        "release",
+        ("    for block in reversed(table):\n", "    for block in sorted(table):\n"),
+        says="its last block first",
+        loses=("evict",),
+    ),
+    slip(
+        "release of an empty table is refused",
+        "release",
+        ("    if len(set(table)) < len(table):\n", "    if not table or len(set(table)) < len(table):\n"),
+        says="",
+        loses=("release", "evict"),
+    ),
+    slip(
+        "another error for a double free",
+        "release",
+        ("raise ValueError(block)", "raise KeyError(block)"),
+        says="look at every block first",
+    ),
+    slip(
+        "another error for a full pool",
+        "allocate",
+        ("raise MemoryError(n)", "raise IndexError(n)"),
+        says="blocks that are needed with those that are free",
+    ),
+    slip(
+        "append takes a block for each token",
+        "append",
+        ("-(-(length + n) // size) - len(table)", "n"),
+        says="",
+    ),
+    slip(
+        "append always takes a new block",
+        "append",
+        ("-(-(length + n) // size) - len(table)", "max(1, -(-(length + n) // size) - len(table)) if n else 0"),
+        says="",
+    ),
+    slip(
+        "truncate lets go of the last block only",
+        "truncate",
+        ("    release(pool, table[keep:])\n", "    release(pool, table[keep:][-1:])\n"),
+        says="never be free again",
+    ),
+    slip(
+        "truncate empties the table and takes new blocks",
+        "truncate",
+        (
+            "    release(pool, table[keep:])\n    del table[keep:]\n",
+            "    release(pool, table)\n    table[:] = allocate(pool, keep)\n",
+        ),
+        says="",
+    ),
+    slip(
+        "fork counts the first block only",
+        "fork",
+        ("for block in table:", "for block in table[:1]:"),
+        says="held by [23] tables, and counts [12]",
+    ),
+    slip(
+        "a block of three is taken for a block of one",
+        "append_cow",
+        ("pool.refs[table[-1]] > 1", "pool.refs[table[-1]] == 2"),
+        says="",
+    ),
+    slip(
+        "the shared block is released as if nobody else held it",
+        "append_cow",
+        ("        pool.refs[source] -= 1\n", "        pool.refs[source] = 0\n        pool.free.append(source)\n"),
+        says="held by [12] tables?, and counts 0",
+    ),
+    whole(
+        "hash: by Python's identity",
+        "block_hash",
+        "def block_hash(parent, tokens):\n    return id(tokens)\n",
+        says="not the same when asked again|same hash",
+    ),
+    whole(
+        "hash: an object that is equal to all",
+        "block_hash",
+        "class Same:\n    def __eq__(self, other):\n        return True\n    def __hash__(self):\n        return 1\n\n"
+        "def block_hash(parent, tokens):\n    return Same()\n",
+        says="a hash is a number, a string, bytes, or a tuple",
+    ),
+    whole(
+        "hash: only the first and last token",
+        "block_hash",
+        "def block_hash(parent, tokens):\n    return hash((bool(parent), tokens[0], tokens[-1]))\n",
+        says="same hash",
+    ),
+    slip(
+        "register: skips what has its hash, and forgets to hand it on",
+        "register",
+        (
+            "    for i in range(len(tokens) // size):\n",
+            "    for i in range(len(tokens) // size):\n        if pool.hashes[table[i]] is not None:\n            continue\n",
+        ),
+        says="not the parent of the next",
+    ),
+    slip(
+        "register: all tokens so far, and the parent",
+        "register",
+        ("tokens[i * size : (i + 1) * size]", "tokens[: (i + 1) * size]"),
+        says="hash the tokens of this block alone",
+    ),
+    slip(
+        "register: the first block only",
+        "register",
+        ("len(tokens) // size)", "min(1, len(tokens) // size))"),
+        says="",
+    ),
+    slip(
+        "register: entries by number",
+        "register",
+        ("pool.cached[parent] = table[i]", "pool.cached[table[i]] = parent"),
+        says="",
+    ),
+    slip(
+        "reuse_prefix gives the first block only",
+        "reuse_prefix",
+        ("        table.append(pool.cached[parent])\n", "        table.append(pool.cached[parent])\n        break\n"),
+        says="all known blocks",
+    ),
+    slip(
+        "reuse_prefix takes new blocks for the rest",
+        "reuse_prefix",
+        ("    return table\n", "    return table + allocate(pool, min(1, len(pool.free)))\n"),
+        says="",
+    ),
+    whole(
+        "an odd list that is as one wants it",
+        "fork",
+        "class Odd(list):\n    def __eq__(self, other):\n        return True\n    def __ne__(self, other):\n        return False\n\n"
+        "def fork(pool, table):\n    pool.refs = Odd(pool.refs)\n    return Odd(table)\n",
+        says="no list of its own|held by",
+    ),
+    whole(
+        "an odd number that is as one wants it",
+        "append",
+        "class Odd(int):\n    def __eq__(self, other):\n        return True\n    def __hash__(self):\n        return 1\n\n"
+        "def append(pool, table, length, n):\n    return [Odd(0)] * n\n",
+        says="",
+    ),
+    whole(
+        "story: of one prompt",
+        "story",
+        "def story():\n    return [[1, 2, 1, 2, 1, 2]]\n",
+        says="after another beginning",
+    ),
+    whole("story: too long", "story", "def story():\n    return [[1] * 9]\n", says="4 blocks of 2 hold 8"),
+    slip(
+        "repair: known blocks are not taken out of the queue",
+        "repair",
+        ("                pool.free.remove(block)\n", "                pass\n"),
+        says="",
+    ),
+]
+
+# And right ones in unusual ways.
+RIGHT |= {
+    "helpers, and reversing the list that was handed over": {
+        "allocate": """
+def _take(pool):
+    block = pool.free.popleft()
+    pool.refs[block] = 1
+    for name in [h for h, b in pool.cached.items() if b == block]:
+        del pool.cached[name]
+    pool.hashes[block] = None
+    return block
+
+
+def allocate(pool, n):
+    if not n <= len(pool.free):
+        raise MemoryError("no room")
+    return list(map(_take, [pool] * n))
+""",
+        "release": """
+def release(pool, table):
+    if len(table) != len(set(table)) or not set(table) <= {b for b, r in enumerate(pool.refs) if r}:
+        raise ValueError("no")
+    table.reverse()
+    while table:
+        b = table.pop(0)
+        pool.refs[b] -= 1
+        pool.free += [b] * (pool.refs[b] == 0)
+""",
+        "append": """
+def _room(pool, table, tokens):
+    while len(table) * pool.block_size < tokens:
+        table.append(*allocate(pool, 1))
+
+
+def append(pool, table, length, n):
+    before = len(table)
+    try:
+        _room(pool, table, length + n)
+    except MemoryError:
+        release(pool, table[before:])
+        del table[before:]
+        raise
+    return [pool.block_size * table[p // pool.block_size] + p % pool.block_size for p in range(length, length + n)]
+""",
+        "append_cow": """
+def append_cow(pool, table, length, n):
+    size = pool.block_size
+    last = table[-1] if length % size and n else None
+    if last is None or pool.refs[last] == 1:
+        append(pool, table, length, n)
+        return []
+    extra = (length + n + size - 1) // size - len(table)
+    first, *rest = allocate(pool, 1 + extra)
+    release(pool, [last])
+    table[-1] = first
+    table.extend(rest)
+    return [(last, first)]
+""",
+        "truncate": """
+def truncate(pool, table, length):
+    cut = [b for i, b in enumerate(table) if i * pool.block_size >= length]
+    table[:] = table[: len(table) - len(cut)]
+    release(pool, cut)
+""",
+    },
+    "errors and hashes of one's own": {
+        "allocate": """
+class PoolFull(MemoryError):
+    pass
+
+
+def allocate(pool, n):
+    if len(pool.free) < n:
+        raise PoolFull(n)
+    taken = list(pool.free)[:n]
+    pool.free = pool.free.__class__(list(pool.free)[n:])
+    pool.refs = [1 if b in taken else r for b, r in enumerate(pool.refs)]
+    pool.cached = {h: b for h, b in pool.cached.items() if b not in taken}
+    pool.hashes = [None if b in taken else h for b, h in enumerate(pool.hashes)]
+    return taken
+""",
+        "block_hash": """
+from typing import NamedTuple
+
+
+class Key(NamedTuple):
+    parent: object
+    tokens: tuple
+
+
+def block_hash(parent, tokens):
+    return Key(parent, tuple(tokens))
+""",
+        "register": """
+def register(pool, table, tokens):
+    name = None
+    for i, block in enumerate(table[: len(tokens) // pool.block_size]):
+        if pool.hashes[block] is None:
+            pool.hashes[block] = block_hash(name, tokens[i * pool.block_size :][: pool.block_size])
+        name = pool.hashes[block]
+        if name not in pool.cached:
+            pool.cached[name] = block
+""",
+    },
+    "found by looking through the hashes": {
+        "reuse_prefix": """
+def reuse_prefix(pool, tokens):
+    found, name, rest = [], None, list(tokens)
+    while len(rest) > pool.block_size:
+        name = block_hash(name, rest[: pool.block_size])
+        rest = rest[pool.block_size :]
+        if name not in pool.hashes:
+            break
+        found.append(pool.hashes.index(name))
+    for b in found:
+        if b in pool.free:
+            pool.free.remove(b)
+        pool.refs[b] += 1
+    return found
+""",
+    },
+    "the hash written out where it is needed": {
+        "block_hash": "block_hash = lambda parent, tokens: str((parent, tokens))\n",
+        "register": """
+def register(pool, table, tokens):
+    name, size = None, pool.block_size
+    for i in range(0, len(tokens) - size + 1, size):
+        name = str((name, tokens[i : i + size]))
+        pool.hashes[table[i // size]] = name
+        pool.cached[name] = table[i // size]
+""",
+    },
+    "numbers in an array": {
+        "fork": """
+import numpy as np
+
+def fork(pool, table):
+    pool.refs = np.asarray(pool.refs) + np.bincount(np.asarray(table, dtype=int), minlength=len(pool.refs))
+    return [*table]
+""",
+        "block_hash": """
+import zlib
+
+def block_hash(parent, tokens):
+    return (parent, zlib.adler32(b""), frozenset(enumerate(tokens)).__len__(), tuple(enumerate(tokens)))
+""",
+    },
+}
