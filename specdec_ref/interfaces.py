@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -143,7 +143,24 @@ class Pass(NamedTuple):
     features: Features
 
 
-class CausalLM(Protocol):
+Cache = TypeVar("Cache", bound=KVCache)
+"""The class of caches that a model makes and its passes take."""
+
+
+class Tokenizer(Protocol):
+    """What is asked of a tokenizer; those of transformers are meant."""
+
+    def encode(self, text: str, /, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text."""
+
+    def decode(self, token_ids: list[int], /, skip_special_tokens: bool = False) -> str:
+        """Text of token ids."""
+
+    def get_vocab(self) -> dict[str, int]:
+        """Every token with its id."""
+
+
+class CausalLM(Protocol[Cache]):
     """A causal language model whose cache can be cut.
 
     vocab_size: number of logits per row.
@@ -155,29 +172,29 @@ class CausalLM(Protocol):
     vocab_size: int
     max_context: int | None
     eos_token_ids: tuple[int, ...]
-    tokenizer: Any
+    tokenizer: Tokenizer | None
 
     @property
     def device(self) -> torch.device:
         """Where the token ids have to be."""
 
-    def new_cache(self, capacity: int) -> Any:
-        """An empty cache with room for `capacity` tokens: a `KVCache` that this model's passes understand."""
+    def new_cache(self, capacity: int) -> Cache:
+        """An empty cache with room for `capacity` tokens."""
 
-    def forward(self, tokens: Tensor, cache: Any, rows: slice = slice(None)) -> Tensor:
+    def forward(self, tokens: Tensor, cache: Cache, rows: slice = slice(None)) -> Tensor:
         """Take in `tokens` `[n]` after what the cache holds; logits `[n_rows, vocab]` of the chosen rows.
 
         Row i predicts the token after tokens[i]. `rows=slice(0)` asks for no logits (prefill).
         """
 
 
-class TreeLM(CausalLM, Protocol):
+class TreeLM(CausalLM[Cache], Protocol[Cache]):
     """A model whose pass also takes trees of tokens, and shows hidden states."""
 
     def forward_pass(
         self,
         tokens: Tensor,
-        cache: Any,
+        cache: Cache,
         rows: slice = slice(None),
         *,
         positions: Tensor | None = None,

@@ -71,6 +71,7 @@ def record_rounds(engine: SpeculativeEngine, prompt: Any, **options: Any) -> tup
         drafted, verdict, kept = round_.proposal.tokens, round_.verdict, round_.kept
         begin = len(run.tokens) - len(kept)
         before = steps[-1].target.after if steps else run.prompt_length - 1
+        assert run.cache is not None  # a round has begun with it
         target = CacheLengths(before, before + 1 + len(drafted), run.cache.length)
         draft = None
         if isinstance(run.drafter, DraftModelDrafter):

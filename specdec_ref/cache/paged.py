@@ -100,7 +100,7 @@ class PagedCache:
         self.pool.block_pool.register(self.table, tokens)
 
     def fork(self) -> PagedCache:
-        """A second sequence with the same tokens. A shared block is copied just before it is written (copy-on-write)."""
+        """A second sequence with the same tokens. A shared block is copied before it is written (copy-on-write)."""
         self.truncate(self.length)
         twin = PagedCache(self.pool)
         twin.table, twin.length = self.pool.block_pool.share(self.table), self.length

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from specdec_ref.cache.paged import PagedKVPool
-from specdec_ref.interfaces import CausalLM, Drafter, Features, Proposal, check_model
+from specdec_ref.cache.paged import PagedCache, PagedKVPool
+from specdec_ref.interfaces import CausalLM, Drafter, Features, KVCache, Proposal, Tokenizer, check_model
 from specdec_ref.sampling import RandomSource, Sampling
 
 
@@ -22,28 +22,38 @@ class DraftModelDrafter(Drafter):
     all drafts were accepted it lacks the last of them, which was drawn but never fed; the next round's first
     pass takes it in together with the pending token, instead of paying a pass of its own.
 
-    token_map: for a model over a part of the target's vocabulary, the target's id of each of its tokens. Everything
-        here is in the target's ids but for what the model is fed and answers.
+    token_map: for a model over a part of the target's vocabulary, the target's id of each of its tokens, as a list or
+        as {own id: target id}. Everything here is in the target's ids but for what the model is fed and answers.
     pool: where the draft's keys and values live; None gives each generation memory of its own.
-    Raises ValueError for a pool of another model, TypeError for what is no model.
+    Raises ValueError for a pool of another model or a map that lacks tokens, TypeError for what is no model or no map.
     """
 
     def __init__(
-        self, model: CausalLM, token_map: Sequence[int] | None = None, pool: PagedKVPool | None = None
+        self,
+        model: CausalLM,
+        token_map: Sequence[int] | Mapping[int, int] | None = None,
+        pool: PagedKVPool | None = None,
     ) -> None:
         check_model(model)
         if pool is not None:
             pool.check(model)
         self.model = model
         self.pool = pool
-        self.token_map = None if token_map is None else [int(i) for i in token_map]
+        self.token_map = None if token_map is None else read_token_map(token_map, model.vocab_size)
         self._own_id = {i: own for own, i in enumerate(self.token_map or range(model.vocab_size))}
-        self.cache: Any = None
+        self._cache: KVCache | None = None
         self._fed: list[int] = []  # the tokens that the cache holds
         self._agreed = 0  # how many of them were committed when last compared
         self._sampling = Sampling()
         self._vocab = model.vocab_size
         self._columns: Tensor | None = None  # the map, on the model's device
+
+    @property
+    def cache(self) -> KVCache:
+        """The draft's cache, of a drafter that `begin` returned. Raises RuntimeError for any other."""
+        if self._cache is None:
+            raise RuntimeError("this drafter has no cache yet: begin(target, sampling, capacity) returns one that has")
+        return self._cache
 
     def check(self, target: CausalLM) -> None:
         """Raises ValueError where draft and target number their tokens differently, or the map does not fit them."""
@@ -53,7 +63,7 @@ class DraftModelDrafter(Drafter):
         fresh = copy.copy(self)
         limit = self.model.max_context
         capacity = capacity if limit is None else min(capacity, limit)
-        fresh.cache = self.model.new_cache(capacity) if self.pool is None else self.pool.new_sequence()
+        fresh._cache = self.model.new_cache(capacity) if self.pool is None else self.pool.new_sequence()
         fresh._fed, fresh._agreed = [], 0
         fresh._sampling = sampling
         fresh._vocab = target.vocab_size
@@ -66,15 +76,16 @@ class DraftModelDrafter(Drafter):
             gamma = min(gamma, self.model.max_context - len(tokens) + 1)
         if gamma <= 0:
             return Proposal([])
-        if self.pool is not None and not self._fed:
-            self.cache.reuse(self._own_ids(tokens))
-            self._fed = list(tokens[: self.cache.length])
-        new = list(tokens[self.cache.length :])
+        cache = self.cache
+        if isinstance(cache, PagedCache) and not self._fed:
+            cache.reuse(self._own_ids(tokens))
+            self._fed = list(tokens[: cache.length])
+        new = list(tokens[cache.length :])
         drafted: list[int] = []
         distributions = []
         for _ in range(gamma):
             ids = torch.tensor(self._own_ids(new), device=self.model.device)
-            logits = self.model.forward(ids, self.cache, slice(len(ids) - 1, None))
+            logits = self.model.forward(ids, cache, slice(len(ids) - 1, None))
             self._fed += new
             q = self._sampling.probs(self._in_target_ids(logits), [*tokens, *drafted])
             if self._sampling.reads_context and not q.any():  # all that a smaller vocabulary holds is forbidden
@@ -97,9 +108,9 @@ class DraftModelDrafter(Drafter):
 
     def end(self) -> None:
         """Offer what the draft's pool holds of this sequence for reuse, and give the blocks back."""
-        if self.pool is not None:
-            self.cache.register(self._own_ids(self._fed))
-            self.cache.truncate(0)
+        if isinstance(self._cache, PagedCache):
+            self._cache.register(self._own_ids(self._fed))
+            self._cache.truncate(0)
 
     def _own_ids(self, tokens: Sequence[int]) -> list[int]:
         """What the model is fed. A token it does not have becomes 0: its guess gets worse, the output stays exact."""
@@ -112,6 +123,24 @@ class DraftModelDrafter(Drafter):
         spread = logits.new_full((len(logits), self._vocab), -torch.inf)
         spread[:, self._columns] = logits
         return spread
+
+
+def read_token_map(token_map: Sequence[int] | Mapping[int, int], vocab_size: int) -> list[int]:
+    """The target's id of each of the draft's `vocab_size` tokens, in their order.
+
+    Raises TypeError for ids that are not whole numbers, ValueError for a mapping without one of the draft's tokens.
+    """
+    if isinstance(token_map, Mapping):
+        missing = [i for i in range(vocab_size) if i not in token_map]
+        if missing or len(token_map) > vocab_size:
+            wrong = f"lacks token {missing[0]}" if missing else f"has {len(token_map):,} entries"
+            raise ValueError(f"token_map {wrong}: give the target id of each of the draft's {vocab_size:,} tokens")
+        token_map = [token_map[i] for i in range(vocab_size)]
+    try:
+        return [operator.index(i) for i in token_map]
+    except TypeError:
+        odd = next(i for i in token_map if not hasattr(i, "__index__"))
+        raise TypeError(f"token_map holds {odd!r}: a token id is a whole number") from None
 
 
 def check_same_tokens(draft: CausalLM, target: CausalLM, token_map: Sequence[int] | None = None) -> None:
@@ -158,6 +187,6 @@ def _check_map(token_map: Sequence[int], draft: CausalLM, target: CausalLM) -> N
         raise ValueError(f"token_map names id {twice:,} twice: each of the draft's tokens needs one of its own")
 
 
-def _plain_tokens(tokenizer: Any) -> dict[str, int]:
+def _plain_tokens(tokenizer: Tokenizer) -> dict[str, int]:
     added: dict[str, int] = getattr(tokenizer, "get_added_vocab", dict)()
     return {token: i for token, i in tokenizer.get_vocab().items() if token not in added}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specdec_ref.cache.paged import PagedKVPool
+from specdec_ref.cache.paged import PagedCache, PagedKVPool
 from specdec_ref.engine.prompt import encode_prompt
 from specdec_ref.engine.run import Chunk, Generation, OnRound, Round, Run, RunOptions, Stream, log_probabilities
 from specdec_ref.engine.stats import Stats
@@ -210,6 +210,8 @@ class SpeculativeEngine:
 
     def _commit(self, run: Run, proposal: Proposal, out: Pass, verdict: Verdict) -> Round:
         """Append what stays to the output, and roll both caches back to it."""
+        cache = run.cache
+        assert cache is not None  # `step` has taken the prompt in
         with run.stats.time("other"):
             pending = len(run.tokens) - 1  # where the pass began
             kept = run.append(verdict.emitted(proposal.tokens))
@@ -218,9 +220,9 @@ class SpeculativeEngine:
             if run.logprobs is not None:
                 run.logprobs += log_probabilities(out.logits[rows], kept)
             if verdict.path is None:
-                run.cache.truncate(len(run.tokens) - 1)
+                cache.truncate(len(run.tokens) - 1)
             else:
-                run.cache.keep([pending + row for row in rows])
+                cache.keep([pending + row for row in rows])
             self._tell(run, tuple(f[rows] for f in out.features))
             run.stats.count(len(proposal.tokens), verdict, len(kept))
         return Round(proposal, verdict, kept)
@@ -277,6 +279,6 @@ class SpeculativeEngine:
                 if on_round is not None:
                     on_round(run, round_)
                 yield Chunk(round_.kept, run.text.show(final=run.finish_reason is not None))
-            if self.pool is not None and run.cache is not None:
+            if isinstance(run.cache, PagedCache):
                 run.cache.register(run.tokens[:-1])
         return run.generation()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from specdec_ref.cache.paged import PagedCache
 from specdec_ref.engine.stats import Stats
 from specdec_ref.engine.text import TextStream
-from specdec_ref.interfaces import Drafter, Proposal, Verdict
+from specdec_ref.interfaces import Drafter, KVCache, Proposal, Verdict
 from specdec_ref.sampling import RandomSource, Sampling, SamplingOptions
 
 
@@ -62,7 +62,7 @@ class Run:
     source: RandomSource
     drafter: Drafter
     text: TextStream
-    cache: Any = None
+    cache: KVCache | None = None
     prefix: PagedCache | None = None
     logprobs: list[float] | None = None
     stats: Stats = field(default_factory=Stats)

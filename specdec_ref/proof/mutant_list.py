@@ -501,14 +501,14 @@ ENGINE_BUGS = [
         "rollback by one",
         "The target's cache loses a committed token.",
         ENGINE + "_commit",
-        ("run.cache.truncate(len(run.tokens) - 1)", "run.cache.truncate(len(run.tokens) - 2)"),
+        ("cache.truncate(len(run.tokens) - 1)", "cache.truncate(len(run.tokens) - 2)"),
         seen="mlxcel #994",
     ),
     bug(
         "no rollback",
         "Rejected drafts stay in the target's cache.",
         ENGINE + "_commit",
-        ("run.cache.truncate(len(run.tokens) - 1)", "pass"),
+        ("cache.truncate(len(run.tokens) - 1)", "pass"),
     ),
     bug(
         "rejected tokens stay",
@@ -529,8 +529,8 @@ ENGINE_BUGS = [
         "The output stops because the draft proposed an end token, kept or not.",
         ENGINE + "_commit",
         (
-            "run.cache.truncate(len(run.tokens) - 1)",
-            "run.cache.truncate(len(run.tokens) - 1)\n"
+            "cache.truncate(len(run.tokens) - 1)",
+            "cache.truncate(len(run.tokens) - 1)\n"
             "            if run.eos.intersection(proposal.tokens):\n"
             '                run.finish_reason = "eos"',
         ),

@@ -13,7 +13,7 @@ from typing import Any
 from specdec_ref.draft import DraftModelDrafter, NGramDrafter
 from specdec_ref.engine import Round, Run, SpeculativeEngine, Stats
 from specdec_ref.interfaces import Drafter, Rule
-from specdec_ref.models.scripted import ScriptedModel
+from specdec_ref.models.scripted import ScriptedModel, TokenCache
 from specdec_ref.proof.enumeration import enumerate_branches, enumerate_distribution
 from specdec_ref.proof.reference import Conditional, Tokens, autoregressive_distribution, difference, total_variation
 from specdec_ref.sampling import RandomSource
@@ -245,9 +245,10 @@ class Scenario:
         def look(run: Run, round_: Round) -> None:
             happened.update(events(run, round_))
             committed = run.tokens[:-1]
-            sound.append(run.cache.tokens == committed)
-            if isinstance(run.drafter, DraftModelDrafter) and run.drafter.cache.tokens:
-                held = run.drafter.cache.tokens
+            sound.append(isinstance(run.cache, TokenCache) and run.cache.tokens == committed)
+            draft_cache = run.drafter.cache if isinstance(run.drafter, DraftModelDrafter) else None
+            if isinstance(draft_cache, TokenCache) and draft_cache.tokens:
+                held = draft_cache.tokens
                 # Where nothing was drafted the draft took nothing in; after a bonus it lacks the last draft.
                 lacks = len(committed) - len(held) if round_.proposal.tokens else 0
                 sound.append(held == committed[: len(held)] and lacks <= (round_.verdict.origin == "bonus"))

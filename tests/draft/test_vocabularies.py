@@ -232,3 +232,20 @@ def test_a_map_is_held_against_both_tokenizers():
         check(part, words(LETTERS), 6, 20, [9, 3, *MAP[2:]])
     with pytest.raises(ValueError, match="a right token_map"):
         check(part, words(LETTERS), 6, 20)
+
+
+def test_a_token_map_given_as_a_mapping_is_read_by_its_keys():
+    """Iterated over, {own: target} would be the identity, whatever its values."""
+    draft = ScriptedModel(lambda tokens: [0.2, 0.3, 0.5], 3)
+    as_list = DraftModelDrafter(draft, token_map=[4, 0, 2])
+    assert DraftModelDrafter(draft, token_map={2: 2, 0: 4, 1: 0}).token_map == as_list.token_map == [4, 0, 2]
+    with pytest.raises(ValueError, match="lacks token 1"):
+        DraftModelDrafter(draft, token_map={0: 4, 2: 2})
+    with pytest.raises(ValueError, match="has 4 entries"):
+        DraftModelDrafter(draft, token_map={0: 4, 1: 0, 2: 2, 3: 1})
+
+
+@pytest.mark.parametrize("odd", [1.0, 1.7, "1", None])
+def test_a_token_map_of_anything_but_whole_numbers_is_refused(odd):
+    with pytest.raises(TypeError, match="a token id is a whole number"):
+        DraftModelDrafter(ScriptedModel(lambda tokens: [0.2, 0.3, 0.5], 3), token_map=[0, odd, 2])
