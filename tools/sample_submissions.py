@@ -1,9 +1,9 @@
-"""Make sample submissions of a problem set, to try the grading with: a perfect, a half and a hostile one.
+"""Makes sample submissions of a problem set, to try the grading with: a perfect, a half-finished and a hostile one.
 
     python tools/sample_submissions.py ps01 FOLDER       FOLDER/perfect/ps01-roofline.ipynb, FOLDER/half/..., ...
 
-perfect is the instructor's solution; half leaves every second part out; hostile is without solutions and tries to get
-full marks by replacing the checks, to read the solutions, to use the network and to end the marking.
+perfect is the instructor's solution; half leaves out every second part; hostile has no solutions and tries to get full
+marks by replacing the checks, to read the solutions, to use the network and to end the grading.
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ LEFT_OUT = [
     "tests/support/variants",
     "tests/support/harness.py",
     "tests/support/grading_course.py",
+    "tests/support/honest_class.py",
+    "tests/support/hostile_cells.py",
     "tests/tools/test_student_kit.py",
     "tools/build_exercises.py",
     "tools/student_kit.py",

@@ -1,4 +1,4 @@
-"""Keeps nbgrader's own `autograde` (and its button in formgrader) from running submissions outside of the sandbox."""
+"""Stops nbgrader's own `autograde` (and its button in formgrader) from running submissions outside the sandbox."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ class UseSpecdecGrade(LoggingConfigurable):
     def __call__(self, notebook: Any, resources: Any) -> Any:
         """Raises RuntimeError."""
         raise RuntimeError(
-            "nbgrader's autograde runs submissions without a sandbox: use `specdec grade auto`; "
-            "it keeps all marks, and makes again what is missing now"
+            "nbgrader's autograde runs submissions without a sandbox: use `specdec grade auto` instead; "
+            "it keeps all marks, and restores what this command has just removed"
         )

@@ -1,4 +1,4 @@
-"""One submitted notebook: read whatever its state, its tests and given cells restored, its code looked over.
+"""One submitted notebook: read whatever its state, and brought into the shape of the problem set.
 
 Nothing here runs a line of it. Of a submission only the cells' types, sources and grade ids are taken; outputs, points,
 locks and kernels in the file count for nothing.
@@ -9,30 +9,23 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 MAX_BYTES = 30 << 20
 CODE_KINDS = ("code", "markdown", "raw")
-# Names with which code can reach past its own task. Seldom needed in an exercise, so that a human looks.
-# fmt: off
-REACHING = {
-    "__import__", "importlib", "ctypes", "gc", "inspect", "builtins", "__builtins__", "subprocess", "socket",
-    "multiprocessing", "threading", "signal", "get_ipython", "eval", "exec", "compile", "open", "setattr",
-}
-REACHING_ATTRIBUTES = {
-    "_getframe", "settrace", "setprofile", "modules", "environ", "_exit", "fork", "kill", "__globals__",
-    "__subclasses__", "__code__", "__closure__", "f_globals", "f_locals", "system", "getoutput",
-    "ast_transformers", "set_custom_exc",
-}
-# fmt: on
+WORD = re.compile(r"[^\W\d_]{2,}")
+CODE_LINE = re.compile(
+    r"^\s*(def |class |import |from \w+ import|for .*:|if .*:|while .*:|return\b|[%!@])", re.MULTILINE
+)
 
 
 class Unreadable(ValueError):
-    """A file that is no notebook; the text says what it is instead."""
+    """A file that can't be read as a notebook; the text says what it is instead."""
 
 
 @dataclass
@@ -46,11 +39,10 @@ class Cell:
 
 @dataclass
 class Restored:
-    """A submission as it will be marked."""
+    """A submission as it will be graded."""
 
     cells: list[Cell]
-    notes: list[str] = field(default_factory=list)  # what was mended; nobody has to act
-    look: list[str] = field(default_factory=list)  # what a human has to look at
+    notes: list[str] = field(default_factory=list)  # what was put right; nobody has to act
 
 
 def read(path: Path) -> tuple[list[Cell], list[str]]:
@@ -173,7 +165,7 @@ def restore(submitted: Sequence[Cell], source: Any, released: Any) -> Restored:
             cell = Cell(true.cell_type, cell.source, name)
         result.cells.append(cell)
     _insert_missing(result, wanted, stubs)
-    result.look += list(suspicions(result.cells, wanted, released))
+    _find_answers(result, wanted, stubs, {c.source.strip() for c in released.cells})
     return result
 
 
@@ -189,69 +181,33 @@ def _insert_missing(result: Restored, wanted: dict[str, Any], stubs: dict[str, A
         before = name
 
 
-def suspicions(cells: Sequence[Cell], wanted: dict[str, Any], released: Any) -> Iterator[str]:
-    """What in the submission's own code a human should look at."""
-    given = {c.source.strip() for c in released.cells}
-    tools = {
-        n for c in wanted.values() if graded(c) == "locked" and c.cell_type == "code" for n in _bound(c.source, True)
-    }
-    solved: set[str] = set()
-    for number, cell in enumerate(cells, 1):
-        true = wanted.get(cell.grade_id)
-        kind = graded(true) if true is not None else ""
-        if kind == "solve" and true is not None:
-            solved |= {n for n in _bound(true.source) if not n.startswith("_")}
-        if cell.kind != "code" or kind in ("test", "locked") or cell.source.strip() in given:
-            continue
-        where = cell.grade_id or f"cell {number}"
-        tree = _tree(cell.source)
-        if tree is None:
-            if kind == "solve":
-                yield f"{where}: not valid Python"
-            continue
-        nodes = list(ast.walk(tree))
-        modules = [getattr(n, "module", "") or "" for n in nodes if isinstance(n, ast.ImportFrom)]
-        modules += [a.name for n in nodes if isinstance(n, ast.Import) for a in n.names]
-        for module in sorted({m for m in modules if m.split(".")[0] in ("specdec_ref", "specdec_course")}):
-            yield f"{where}: imports {module}; is the reference the answer?"
-        names = {n.id for n in nodes if isinstance(n, ast.Name)}
-        attributes = {n.attr for n in nodes if isinstance(n, ast.Attribute)}
-        words = [str(n.value) for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, (str, bytes))]
-        reaching = REACHING & (names | {m.split(".")[0] for m in modules}) | REACHING_ATTRIBUTES & attributes
-        if "get_ipython" not in cell.source:  # that was a magic
-            reaching.discard("get_ipython")
-        if any("specdec_" in w or "SPECDEC_" in w for w in words):
-            reaching.add("specdec_ref as text")
-        if kind == "solve" and "checks" in tools & names:
-            reaching.add("checks")
-        if reaching:
-            yield f"{where}: uses {', '.join(sorted(reaching))}"
-        again = sorted(solved & _bound(cell.source))
-        if again and kind != "solve":
-            yield f"{where}: defines {', '.join(again)} again; the last definition was marked"
+def _find_answers(result: Restored, wanted: dict[str, Any], stubs: dict[str, Any], given: set[str]) -> None:
+    """Where a written part is empty, take as its answer what the learner wrote in cells of their own instead.
+
+    Such a cell belongs to the last written part before it, or else to the first one after it.
+    """
+    written = [i for i, c in enumerate(result.cells) if c.grade_id and graded(wanted[c.grade_id]) == "written"]
+    found: dict[int, list[str]] = {}
+    for i, cell in enumerate(result.cells):
+        if not cell.grade_id and cell.source.strip() not in given and is_prose(cell):
+            before = [w for w in written if w < i]
+            if nearest := (before[-1:] or written[:1]):
+                found.setdefault(nearest[0], []).append(cell.source.strip())
+    for i, texts in found.items():
+        part = result.cells[i]
+        if part.source.strip() in ("", stubs[part.grade_id].source.strip()):
+            part.source = "\n\n".join(texts)
+            result.notes.append(f"{part.grade_id}: answered in a cell of its own, taken from there")
 
 
-def _tree(source: str) -> ast.Module | None:
-    """A cell's syntax tree, its magics and shell lines translated; None where it is no Python."""
-    from IPython.core.inputtransformer2 import TransformerManager
-
+def is_prose(cell: Cell) -> bool:
+    """Whether a cell holds an answer in words: text, or a code cell with three words or more and no statement."""
+    text = cell.source.strip()
+    if cell.kind != "code":
+        return bool(text)
     try:
-        return ast.parse(TransformerManager().transform_cell(source))
+        body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def _bound(source: str, imported: bool = False) -> set[str]:
-    """Names that a cell binds at its top level; only those of its imports where `imported`."""
-    names: set[str] = set()
-    for statement in (_tree(source) or ast.Module([], [])).body:
-        if isinstance(statement, (ast.Import, ast.ImportFrom)):
-            names |= {(a.asname or a.name).split(".")[0] for a in statement.names}
-        elif imported:
-            continue
-        elif isinstance(statement, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
-            names.add(statement.name)
-        elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            names |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-    return names
+        return len(WORD.findall(text)) > 5 and not CODE_LINE.search(text)
+    only_text = all(isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant) for s in body)
+    return only_text and len(WORD.findall(text)) > 2

@@ -45,6 +45,11 @@ def mean(values):
 # %% test="mean" points=8
 checks.mean(mean, points=8)
 
+# %% tags=["raises-exception"]
+for price in (1, 2):
+    speed = price * acceptance([1.0], [1.0])
+check, law = "done", [speed, price]
+
 # %% [markdown] written="why" points=4
 # Why is it never above 1?
 #
@@ -63,7 +68,7 @@ def make_course(folder: Path) -> Path:
     """A course in `folder`, released; nbgrader is needed once, its result is copied afterwards."""
     import build_exercises
 
-    from specdec_course.grading.course import Course
+    from specdec_course.grading.course_folder import Course
     from specdec_course.grading.gradebook import release
 
     shutil.copy(ROOT / "nbgrader_config.py", folder)

@@ -1,19 +1,15 @@
-"""Taking submissions in, and reading and restoring them; nothing is run here."""
+"""Collecting submissions from folders and archives."""
 
 from __future__ import annotations
 
 import io
-import os
 import stat
 import zipfile
 
-import nbformat
 import pytest
 
-from specdec_course.grading.auto import without_html
 from specdec_course.grading.collect import collect, identify, student_id
-from specdec_course.grading.course import Course
-from specdec_course.grading.submission import Cell, Unreadable, parse, restore, suspicions
+from specdec_course.grading.course_folder import Course
 
 NAMES = ["ps01-roofline", "ps04-rejection"]
 
@@ -95,7 +91,7 @@ def test_what_can_not_be_placed_is_told_why(path, why):
         ("a\x00b\x1b[31m", "a_b__31m"),
         ("  ", ""),
         ("anna@example.org", "anna@example.org"),
-        ("x" * 300, "x" * 100),
+        ("x" * 100, "x" * 100),
     ],
 )
 def test_names_of_students_become_safe(name, expected):
@@ -157,7 +153,7 @@ def test_links_and_large_files_are_left_out(course, given, tmp_path):
     assert dict(result.left) == {
         "anna/ps01.ipynb": "a link or a device: not opened",
         "bert": "a link to a folder: not followed",
-        "clara/ps01.ipynb": "31 MB: too large",
+        "clara/ps01.ipynb": "31 MB: too large (at most 30 MB)",
     }
 
 
@@ -196,119 +192,45 @@ def test_damaged_archives_are_told(course, given):
         collect(course, put(given, "x.txt"))
 
 
-def test_parse_takes_sources_as_lists_and_survives_what_is_no_text():
-    cells, _ = parse(
-        b'{"nbformat": 4, "cells": [{"cell_type": "code", "source": ["a = 1\\n", "b"], "metadata": null}]}'
-    )
-    assert cells == [Cell("code", "a = 1\nb")]
-    cells, _ = parse(
-        b'{"nbformat": 4, "cells": [{"cell_type": 7, "source": {"a": 1}, "metadata": {"nbgrader": {"grade_id": []}}}]}'
-    )
-    assert cells[0].kind == "raw" and cells[0].grade_id == ""
-    cells, _ = parse(b'{"nbformat": 4, "cells": [{"cell_type": "code", "source": "x = \'\\ud800\'"}]}')
-    cells[0].source.encode("utf-8")
-    with pytest.raises(Unreadable):
-        parse(b"\0" * 1000)
+def test_long_names_fit_a_file_system_and_stay_different(course, given):
+    """In bytes: a letter may take three of them."""
+    long = "\u674e" * 84  # what an archive can hold, and a folder can not
+    entries = {f"{long}{end}/ps01.ipynb": end.encode() for end in "ab"}
+    result = collect(course, put(given, "export.zip", archive({**entries, "zoe/ps01.ipynb": b"3"})))
+    assert result.left == [] and len(result.placed) == 3
+    for student in (s for _, s in result.placed):
+        assert len(student.encode()) <= 100
+    assert student_id(long + "a") != student_id(long + "b")
 
 
-def given_notebook(*cells):
-    made = nbformat.v4.new_notebook()
-    for kind, name, source in cells:
-        flags = {"solve": (False, True, False), "test": (True, False, True), "locked": (False, False, True), "": None}
-        cell = nbformat.v4.new_code_cell(source)
-        if flags[kind]:
-            grade, solution, locked = flags[kind]
-            info = {"grade_id": name, "grade": grade, "solution": solution, "locked": locked, "points": 1}
-            cell.metadata["nbgrader"] = nbformat.from_dict(info)
-        made.cells.append(cell)
-    return made
+def test_a_file_that_can_not_be_stored_is_listed_and_the_others_are_taken(course, given):
+    for student in ("anna", "bert", "clara"):
+        put(given, f"{student}/ps01.ipynb")
+    course.submitted.mkdir(parents=True)
+    (course.submitted / "bert").write_text("a file where a folder has to be", encoding="utf-8")
+    result = collect(course, given)
+    assert [s for _, s in result.placed] == ["anna", "clara"]
+    ((path, why),) = result.left
+    assert path == "bert/ps01.ipynb" and why.startswith("can't be stored: ")
 
 
-SET = given_notebook(
-    ("locked", "setup", "from specdec_course.checks import example as checks"),
-    ("solve", "f", "def f():\n    return 1"),
-    ("test", "test-f", "checks.f(f, points=1)"),
-)
+def test_what_is_blown_up_is_not_taken_and_what_stands_after_it_is(course, given):
+    out = io.BytesIO()
+    blank = b'{"cells": []' + b" " * (29 << 20) + b"}"
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
+        for i in range(3):
+            file.writestr(f"bomb{i}/ps01.ipynb", blank)
+        file.writestr("zoe/ps01.ipynb", b'{"cells": []}')
+    result = collect(course, put(given, "export.zip", out.getvalue()))
+    assert [s for _, s in result.placed] == ["zoe"]
+    assert len(result.left) == 3 and all("compressed" in why for _, why in result.left)
 
 
-@pytest.mark.parametrize(
-    "source, said",
-    [
-        ("from specdec_ref.verify import residual_distribution as f", "imports specdec_ref.verify"),
-        ("def f():\n    import specdec_ref\n    return specdec_ref", "imports specdec_ref"),
-        ("import importlib\nf = importlib.import_module('specdec_ref')", "importlib"),
-        ("f = checks.f.parts[0]", "checks"),
-        ("f = eval('1')", "eval"),
-        ("import sys\nf = sys.modules", "modules"),
-        ("f = (lambda: 0).__globals__", "__globals__"),
-        ("def f(:", "not valid Python"),
-        ("%time f = 1", ""),
-        ("!ls\ndef f():\n    return 1", "system"),
-        ("%matplotlib inline\nf = 1", ""),
-        ("get_ipython().ast_transformers.append(1)", "get_ipython"),
-        ("import math, torch\ndef f():\n    return torch.compile", ""),
-        ("from fractions import Fraction\ndef f():\n    return Fraction(1)", ""),
-    ],
-)
-def test_the_look_over_finds_what_reaches_past_the_task(source, said):
-    cells = [Cell("code", SET.cells[0].source, "setup"), Cell("code", source, "f"), Cell("code", "x", "test-f")]
-    wanted = {c.metadata.nbgrader.grade_id: c for c in SET.cells}
-    found = "\n".join(suspicions(cells, wanted, SET))
-    assert said in found if said else found == "", found
-
-
-def test_restoring_puts_everything_at_its_place_once():
-    restored = restore([Cell("code", "y = 1")], SET, SET)
-    assert [c.grade_id for c in restored.cells] == ["setup", "f", "test-f", ""]
-    mine = [Cell("code", "def f():\n    return 2", "f"), Cell("code", "1", "test-f"), Cell("code", "1", "test-f")]
-    restored = restore(mine, SET, SET)
-    assert [(c.grade_id, c.source) for c in restored.cells][-2:] == [
-        ("f", mine[0].source),
-        ("test-f", SET.cells[2].source),
-    ]
-    assert restored.look == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<script>alert(1)</script>",
-        "<img src=x onerror=alert(1)>",
-        "[x](javascript:alert(1))",
-        "[x]( javascript:alert(1))",
-        "[x][y]\n\n[y]: javascript:alert(1)",
-        "<javascript:alert(1)>",
-        "<!-- --><svg/onload=alert(1)>",
-        "![x](javascript:alert(1))",
-    ],
-)
-def test_no_tag_or_script_of_a_submission_reaches_the_page(text):
-    from nbconvert.filters.markdown import markdown2html
-
-    page = markdown2html(without_html(text)).lower()
-    assert (
-        "<script" not in page
-        and "<img" not in page
-        and "<svg" not in page
-        and "<a" not in page.replace('<a href="#', "")
-    )
-
-
-def test_markdown_without_tags_stays_as_it_is():
-    text = "p < q, $a < b$, **bold**, [source](https://example.org), `x[0]`"
-    assert without_html(text) == text
-
-
-def test_files_are_written_whole(tmp_path, monkeypatch):
-    from specdec_course.grading.course import write_whole
-
-    path = tmp_path / "marks.csv"
-    write_whole(path, b"old")
-
-    def fails(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", fails)
-    with pytest.raises(KeyboardInterrupt):
-        write_whole(path, b"new")
-    assert path.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["marks.csv"]
+def test_a_whole_run_is_limited_in_bytes(course, given, monkeypatch):
+    monkeypatch.setattr("specdec_course.grading.collect.MAX_RUN", 25)
+    for student in ("anna", "bert", "clara"):
+        put(given, f"{student}/ps01.ipynb", b"0123456789")
+    result = collect(course, given)
+    assert len(result.placed) == 2
+    assert "in one run: collect it by itself" in result.left[0][1]
+    assert not list(course.grading.glob(".collect-*"))

@@ -16,7 +16,7 @@ from support.grading_course import NAME, PERFECT, cell, code, hand_in, make_cour
 
 pytest.importorskip("nbgrader")
 
-from specdec_course.grading.course import Course, read_json
+from specdec_course.grading.course_folder import Course, read_json
 from specdec_ref.cli import main
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
@@ -63,10 +63,12 @@ def test_the_table_of_marks_says_who_needs_a_look_and_why(course, capsys):
     assert rows["anna"]["marks"] == "16 of 16" and rows["anna"]["look"] == []
     assert rows["anna"]["to_mark"] == ["written-why"]
     assert rows["bert"]["by_question"] == {"test-acceptance": 4, "test-mean": 8, "written-why": "to be marked"}
-    assert rows["clara"]["by_question"]["test-acceptance"] == 0 and rows["clara"]["by_question"]["test-mean"] == 8
-    assert {"cell 1: ended the process", "cell 11: imports specdec_ref; is the reference the answer?"} <= set(
-        rows["clara"]["look"]
-    )
+    assert rows["clara"]["by_question"]["test-acceptance"] == 8 and rows["clara"]["by_question"]["test-mean"] == 8
+    assert {
+        "cell 1: ended the process; it was left out",
+        "cell 12: imports specdec_ref; is the reference the answer?",
+        "cell 12: assigns to specdec_ref.load_model",
+    } <= set(rows["clara"]["look"])
     assert rows["dora"]["marks"] == "not run" and rows["dora"]["look"] == ["an empty file"]
     assert len({r["seed"] for r in rows.values()}) == 1
     assert not any(r["again"] for r in rows.values())  # the second run marks nothing anew
@@ -160,7 +162,7 @@ def test_nbgraders_own_autograde_does_not_run_a_submission(course):
 def test_a_release_does_not_touch_marks_and_gives_the_same_bytes(course, capsys):
     before, released = exported(course), course.released(NAME).read_bytes()
     assert grade(course, "release") == 0
-    assert "the same as before" in capsys.readouterr().out
+    assert "released again, nothing changed" in capsys.readouterr().out
     assert exported(course) == before and course.released(NAME).read_bytes() == released
 
 
@@ -181,7 +183,7 @@ def test_killed_in_the_middle_it_leaves_what_can_be_gone_on_with(tmp_path):
     process.wait()
     _, rows = exported(course)
     assert rows["s0"]["test-mean /8"] == "8.0"
-    assert rows["s3"]["test-mean /8"] == "not run" and "not marked yet" in rows["s3"]["needs a look"]
+    assert rows["s3"]["test-mean /8"] == "not run" and "not graded yet" in rows["s3"]["needs a look"]
     hand_in(course.root, "s3", submission(course.root))
     stored = read_json(course.record(NAME, "s0"))
     assert grade(course, "auto") == 0
@@ -222,7 +224,7 @@ def test_errors_are_one_line_that_says_what_to_do(course, tmp_path, capsys, monk
     with course.locked():
         assert "another `specdec grade`" in said("--course", course.root, "auto")[1]
     monkeypatch.setenv("PATH", "/nowhere")
-    from specdec_course.grading.sandbox import require_sandbox
+    from specdec_course.grading.bubblewrap import require_sandbox
 
     require_sandbox.cache_clear()
     code, text = said("--course", course.root, "auto", "--force")
@@ -230,6 +232,67 @@ def test_errors_are_one_line_that_says_what_to_do(course, tmp_path, capsys, monk
     require_sandbox.cache_clear()
     monkeypatch.setitem(sys.modules, "nbgrader", None)
     assert said("--course", course.root, "release")[1].endswith("python3 bootstrap.py --extras instructor\n")
+
+
+def test_the_first_release_in_a_fresh_clone_does_not_claim_to_be_the_second(tmp_path, capsys):
+    """A clone has the learners' notebook, and no gradebook."""
+    course = Course(make_course(tmp_path))
+    (course.grading / "gradebook.db").unlink()
+    assert grade(course, "release") == 0
+    assert "released; the notebook in exercises/ was up to date" in capsys.readouterr().out
+    course.released(NAME).unlink()
+    assert grade(course, "release") == 0
+    assert "ps01-example: released\n" in capsys.readouterr().out
+
+
+def test_a_run_that_did_not_start_is_tried_again(tmp_path, monkeypatch, capsys):
+    from specdec_course.grading import sandbox
+
+    course = Course(make_course(tmp_path))
+    hand_in(course.root, "anna", submission(course.root))
+    monkeypatch.setattr(sandbox, "bwrap", lambda *_: ["false"])
+    assert grade(course, "auto") == 1
+    said = capsys.readouterr().out
+    assert "did not start" in said and "tries it again" in said and "not run" in said
+    assert exported(course)[1]["anna"]["test-mean /8"] == "not run"
+    monkeypatch.undo()
+    assert grade(course, "auto") == 0
+    assert exported(course)[1]["anna"]["test-mean /8"] == "8.0"
+
+
+def test_what_has_no_mark_is_no_zero_on_any_page_and_extra_points_count(tmp_path):
+    """One part ends its process, one is not marked by hand yet; the third has extra points from formgrader."""
+    from specdec_course.grading.gradebook import gradebook
+
+    course = Course(make_course(tmp_path))
+    notebook = submission(course.root, {**PERFECT, "mean": "import os\ndef mean(values):\n    os._exit(0)"})
+    hand_in(course.root, "anna", notebook)
+    assert grade(course, "auto") == 1
+    with gradebook(course) as book:
+        book.find_grade("test-acceptance", NAME, NAME, "anna").extra_credit = 1.5
+        book.db.commit()
+    anna = exported(course)[1]["anna"]
+    assert anna["test-acceptance /8"] == "9.5" and anna["marked so far"] == "9.5"
+    assert (anna["test-mean /8"], anna["written-why /4"], anna["total /20"]) == ("not marked", "to be marked", "")
+    assert grade(course, "feedback") == 0
+    page = course.feedback(NAME, "anna").read_text(encoding="utf-8")
+    for said in (
+        "9.5 of 20 so far",
+        "acceptance: 9.5 of 8",
+        "mean: not marked, of 8",
+        "why (in writing): to be marked",
+    ):
+        assert said in page, said
+    assert "0.0" not in page.split("<body", 1)[1] and "Test cell" not in page
+
+
+def test_a_failed_run_leaves_no_page_of_an_earlier_one(tmp_path):
+    course = Course(make_course(tmp_path))
+    hand_in(course.root, "anna", submission(course.root))
+    assert grade(course, "auto") == 0 and grade(course, "feedback") == 0
+    hand_in(course.root, "anna", b"")
+    assert grade(course, "auto") == 1 and grade(course, "feedback") == 1
+    assert not course.feedback(NAME, "anna").exists()
 
 
 def test_a_problem_set_that_was_not_released_is_told(tmp_path, capsys):
@@ -242,7 +305,8 @@ def test_a_problem_set_that_was_not_released_is_told(tmp_path, capsys):
 
 def test_feedback_holds_no_script_of_a_submission(course):
     notebook = submission(course.root)
-    cell(notebook, "written-why").source = "<script>alert('w')</script> [x](javascript:alert(1))"
+    picture = "![x](https://example.org/seen.png) <img src=https://example.org/seen.png>"
+    cell(notebook, "written-why").source = f"<script>alert('w')</script> [x](javascript:alert(1)) {picture}"
     notebook.cells.append(code("from IPython.display import HTML\nHTML('<script>alert(2)</script>')"))
     hand_in(course.root, "script", notebook)
     assert grade(course, "auto", "--student", "script") == 0
@@ -250,3 +314,4 @@ def test_feedback_holds_no_script_of_a_submission(course):
     page = course.feedback(NAME, "script").read_text(encoding="utf-8")
     assert "<script>alert" not in page and 'href="javascript' not in page
     assert "alert('w')" in page  # it is there, as text
+    assert 'src="https://example.org' not in page and "<img src=https" not in page

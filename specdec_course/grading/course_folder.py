@@ -1,11 +1,9 @@
-"""Where a course keeps what grading needs; the names are those of nbgrader_config.py."""
+"""The folders of a course that grading reads and writes; the names are those in nbgrader_config.py."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+
+from specdec_ref.files import write_atomic
 
 CONFIG = "nbgrader_config.py"
 
@@ -57,7 +57,7 @@ class Course:
         return self.submitted / student / name / f"{name}.ipynb"
 
     def autograded(self, name: str, student: str) -> Path:
-        """The submission as it was run and marked."""
+        """The submission as it was run and graded."""
         return self.grading / "autograded" / student / name / f"{name}.ipynb"
 
     def feedback(self, name: str, student: str) -> Path:
@@ -65,7 +65,7 @@ class Course:
         return self.grading / "feedback" / student / name / f"{name}.html"
 
     def record(self, name: str, student: str) -> Path:
-        """What is known of the last marking."""
+        """What is known of the last grading run."""
         return self.grading / "runs" / name / f"{student}.json"
 
     def problem_sets(self, wanted: Iterable[str] = ()) -> list[str]:
@@ -88,34 +88,18 @@ class Course:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One command at a time changes the grading. Raises ValueError where another one runs."""
+        """Hold the lock that lets one command at a time change the grades. Raises ValueError if another holds it."""
         self.grading.mkdir(exist_ok=True)
         try:
             with FileLock(self.grading / ".lock", timeout=0):
                 yield
         except Timeout:
-            raise ValueError("another `specdec grade` is at work here: wait for its end") from None
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file such that at any moment the old one is there or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+            raise ValueError("another `specdec grade` is running here: wait until it has finished") from None
 
 
 def write_json(path: Path, value: Any) -> None:
-    """A JSON file, written whole."""
-    write_whole(path, json.dumps(value, indent=1, ensure_ascii=False).encode("utf-8"))
+    """Write a JSON file atomically."""
+    write_atomic(path, json.dumps(value, indent=1, ensure_ascii=False))
 
 
 def read_json(path: Path) -> Any:
