@@ -26,7 +26,9 @@ def wrong(what: str, *, given: Any = None, got: Any = None, expected: Any = None
     if got is None and expected is not None:
         got = "None (is there a return?)"
     rows = [("given", given), ("got", got), ("expected", expected), ("likely", mistake or None)]
-    return CheckFailed("\n".join([what, *(f"  {name:9} {_short(value)}" for name, value in rows if value is not None)]))
+    width = {"given": 1_200}  # code to paste, whose last line is the call
+    shown = [f"  {name:9} {_short(value, width.get(name, 300))}" for name, value in rows if value is not None]
+    return CheckFailed("\n".join([what, *shown]))
 
 
 def _short(value: Any, width: int = 300) -> str:
