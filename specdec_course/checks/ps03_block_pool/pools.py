@@ -218,7 +218,8 @@ def act(
         refs, free = numbers(pool.refs, "pool.refs"), numbers(pool.free, "pool.free")
         tables = {x: numbers(table, f"table {x}") for x, table in tables.items()}
         hashes = [None if h is None else labels.get(plain_hash(h), "unknown") for h in pool.hashes]
-        cached = {labels.get(plain_hash(h), "unknown"): block for h, block in pool.cached.items()}
+        blocks = numbers(pool.cached.values(), "pool.cached.values()")
+        cached = {labels.get(plain_hash(h), "unknown"): block for h, block in zip(pool.cached, blocks)}
         if error:
             same = (refs, sorted(free), tables) == (scene.refs, sorted(scene.queue), scene.tables)
             shown += "" if same else f"; counts {refs}, free {free}, tables {tables}"

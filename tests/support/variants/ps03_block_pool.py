@@ -1292,6 +1292,18 @@ WRONG += [
         "def append(pool, table, length, n):\n    return [Odd(0)] * n\n",
         says="",
     ),
+    slip(
+        "register: an entry that is as one wants it",
+        "register",
+        (
+            "def register(pool, table, tokens):\n",
+            "class Odd(int):\n    def __eq__(self, other):\n        return True\n"
+            "    def __ne__(self, other):\n        return False\n    def __hash__(self):\n        return int(self)\n\n\n"
+            "def register(pool, table, tokens):\n",
+        ),
+        ("pool.cached[parent] = table[i]", "pool.cached[parent] = Odd(len(pool.refs))"),
+        says="",
+    ),
     whole(
         "story: of one prompt",
         "story",
