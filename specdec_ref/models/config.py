@@ -6,6 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
+
+
 @dataclass(frozen=True)
 class LlamaConfig:
     """The sizes of a Llama; `from_hf` reads them from a Hugging Face `config.json`."""
@@ -39,6 +51,9 @@ class LlamaConfig:
         weights), and for entries that are no sizes of a Llama.
         """
         full = _with_defaults(config)
+        for name in SIZES:
+            if not isinstance(full[name], int) or full[name] < 1:
+                raise ValueError(f"{name} must be a whole number above 0, not {full[name]!r}")
         rope = full.get("rope_parameters") or full.get("rope_scaling") or {}
         kind = rope.get("rope_type", rope.get("type", "default"))
         partial = rope.get("partial_rotary_factor") or full.get("partial_rotary_factor") or 1.0
