@@ -13,6 +13,7 @@ from specdec_ref.cli.options import (
     model_option,
     sampling_options,
     standard_input,
+    weights_option,
 )
 
 
@@ -27,6 +28,7 @@ from specdec_ref.cli.options import (
 @click.option("--raw", is_flag=True, help="Continue the prompt as it is, without the chat template.")
 @click.option("--json", "as_json", is_flag=True, help="Print tokens, text, reason and counts as JSON.")
 @dtype_option
+@weights_option
 def generate(
     prompt: str,
     model: str,
@@ -41,6 +43,7 @@ def generate(
     raw: bool,
     as_json: bool,
     dtype: str,
+    weights: str,
 ) -> None:
     """Generate text after PROMPT ("-" reads it from standard input).
 
@@ -51,7 +54,7 @@ def generate(
     from specdec_ref.models.load import load_model
 
     text = standard_input() if prompt == "-" else prompt
-    target = load_model(model, dtype)
+    target = load_model(model, dtype, weights=weights)
     engine = SpeculativeEngine(target, make_drafter(draft, dtype), gamma)
     stream = engine.stream(
         text if raw else as_chat(text, target.tokenizer),

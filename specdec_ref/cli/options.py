@@ -11,10 +11,17 @@ from typing import Any
 import click
 
 model_option = click.option(
-    "--model", default="smollm2-135m", show_default=True, help="Catalogue name, local folder or hub id."
+    "--model", default="smollm2-135m", show_default=True, help="Catalogue name, local folder, GGUF file or hub id."
 )
 dtype_option = click.option(
     "--dtype", default="auto", show_default=True, help="auto, float32, bfloat16, float16 or float64."
+)
+weights_option = click.option(
+    "--weights",
+    default="auto",
+    show_default=True,
+    type=click.Choice(["auto", "full", "q4"]),
+    help="Of a GGUF file: q4 keeps 4 and 8 bits as they are, full converts all to --dtype.",
 )
 gamma_option = click.option(
     "--gamma", default=8, show_default=True, type=click.IntRange(0), help="Draft tokens per round; 0 decodes plainly."

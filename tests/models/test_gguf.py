@@ -11,7 +11,8 @@ import torch
 from support.gguf_files import BYTES, ENTRIES, HEADS, HIDDEN, KV_HEADS, TOKENS, llama_tensors, write_gguf
 from support.packed_models import needs_four_bits
 
-from specdec_ref import load_model
+from specdec_ref import SpeculativeEngine, load_model
+from specdec_ref.cli import main
 from specdec_ref.kernels.linear import FourBitLinear
 from specdec_ref.models.names import hf_name
 from specdec_ref.models.store.blocks import READERS, read_blocks, unpermute
@@ -227,6 +228,18 @@ def test_a_file_without_four_bits_loads_in_full_by_default(tmp_path, formats):
 def test_four_bits_that_are_asked_for_and_not_there_are_missed(tmp_path):
     with pytest.raises(ValueError, match="holds no matrix in Q4_0, Q4_1 or Q8_0"):
         load_model(written(tmp_path, formats="F16"), weights="q4")
+
+
+@needs_four_bits
+def test_the_command_line_says_which_weights(tmp_path, capsys):
+    path = written(tmp_path, tensors=llama_tensors(rows=112))
+    command = ["generate", "he", "--model", str(path), "--raw", "--max-new-tokens", "4", "--json", "--draft", "none"]
+    for weights in ("full", "q4"):
+        assert main([*command, "--weights", weights]) == 0
+        want = SpeculativeEngine(load_model(path, weights=weights)).generate("he", 4).tokens
+        assert json.loads(capsys.readouterr().out)["tokens"] == want
+    assert main([*command[:3], str(written(tmp_path, formats="F16")), "--weights", "q4"]) == 1
+    assert "holds no matrix in Q4_0" in capsys.readouterr().err
 
 
 # What is damaged, incomplete or missing.
