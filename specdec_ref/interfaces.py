@@ -1,4 +1,4 @@
-"""The contracts between rooms: what a model, its cache, a drafter and a rule are to the engine."""
+"""Interfaces between subpackages: what the engine requires of models, caches, drafters and rules."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Proposal:
     tokens: up to gamma token ids; empty where the drafter has nothing to offer.
     probs: `[g, vocab]`; None says that every distribution is one-hot, as for lookup or an argmax draft. A drafter that
         takes the argmax but reports its softmax makes the output wrong: the distribution of an argmax is one-hot.
-    parents: for a tree, the index of each token's parent, -1 for the last committed token; None is a chain.
+    parents: for a tree, the index of each token's parent, -1 for the last committed token; None is a chain. The engine
+        verifies chains only so far.
     """
 
     tokens: list[int]
@@ -71,7 +72,8 @@ class Verdict:
     """A rule's answer: keep `accepted` drafted tokens, then emit `token`.
 
     origin: "bonus" where no draft was rejected (also when none was drafted), else "corrected".
-    path: which drafts are kept, as indices into the proposal, from the root down; None is the first `accepted`.
+    path: which drafts are kept, as indices into the proposal, from the root down; None is the first `accepted`. No rule
+        of this package sets it yet: it is there for rules that verify trees.
     Raises ValueError for a path of another length.
     """
 
@@ -85,13 +87,13 @@ class Verdict:
             raise ValueError(f"a path of {len(self.path)} drafts, and {self.accepted} accepted: they have to agree")
 
     @property
-    def kept(self) -> tuple[int, ...]:
+    def indices(self) -> tuple[int, ...]:
         """Indices of the kept drafts in the proposal."""
         return tuple(range(self.accepted)) if self.path is None else self.path
 
     def emitted(self, drafted: Sequence[int]) -> list[int]:
         """The round's tokens: the kept drafts and one more."""
-        return [*(drafted[i] for i in self.kept), self.token]
+        return [*(drafted[i] for i in self.indices), self.token]
 
 
 Rule = Callable[[Proposal, Tensor, RandomSource], Verdict]
@@ -111,8 +113,8 @@ class KVCache(Protocol):
     def keep(self, indices: Sequence[int]) -> None:
         """Keep every token before `indices[0]`, and from there on only those at `indices` (absolute, rising).
 
-        They close up, so that the cache holds `indices[0] + len(indices)` tokens. Indices without a gap move nothing.
-        Raises ValueError for indices that are empty, do not rise or are not held.
+        The kept entries are compacted, so the cache then holds `indices[0] + len(indices)` tokens. Indices without a
+        gap move nothing. Raises ValueError for indices that are empty, do not rise or are not held.
         """
 
 
@@ -148,7 +150,7 @@ Cache = TypeVar("Cache", bound=KVCache)
 
 
 class Tokenizer(Protocol):
-    """What is asked of a tokenizer; those of transformers are meant."""
+    """The part of the transformers tokenizer interface that is used here."""
 
     def encode(self, text: str, /, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text."""
@@ -161,7 +163,7 @@ class Tokenizer(Protocol):
 
 
 class CausalLM(Protocol[Cache]):
-    """A causal language model whose cache can be cut.
+    """A causal language model whose cache can be truncated.
 
     vocab_size: number of logits per row.
     max_context: most tokens that the cache may hold, None where there is no limit.
@@ -212,7 +214,7 @@ class TreeLM(CausalLM[Cache], Protocol[Cache]):
 
 
 def check_model(model: Any) -> None:
-    """Raises TypeError for what lacks a part of `CausalLM`, and says how a model of transformers gets it."""
+    """Raises TypeError if `model` lacks a member of `CausalLM`; the message says how to wrap a transformers model."""
     parts = (*CausalLM.__annotations__, "device", "new_cache", "forward")
     missing = [name for name in parts if not hasattr(model, name)]
     if missing:
@@ -223,9 +225,9 @@ def check_model(model: Any) -> None:
 
 
 class Drafter:
-    """Base class of all drafters. A drafter without state only writes `propose`.
+    """Base class of all drafters. A drafter without state only needs to implement `propose`.
 
-    The engine calls, for each generation: `begin` once, then `propose` and `commit` in turns, and at last `end`.
+    The engine calls, for each generation: `begin` once, then `propose` and `commit` alternately, and finally `end`.
     layers: hidden states of the target that `commit` is to be handed, by layer; empty for a drafter that needs none.
     """
 
@@ -244,8 +246,8 @@ class Drafter:
     def propose(self, tokens: Sequence[int], gamma: int, source: RandomSource) -> Proposal:
         """Up to `gamma` tokens to follow `tokens` (prompt and output so far), with the distributions they came from.
 
-        Whatever is random is drawn from `source`. To propose fewer tokens, or none, is always allowed, as long as that
-        was decided before drawing: dropping a token *because of what was drawn* changes its distribution.
+        All randomness comes from `source`. A drafter may always propose fewer tokens, or none, as long as that was
+        decided before drawing: dropping a token *because of what was drawn* changes its distribution.
         """
         raise NotImplementedError
 
@@ -258,4 +260,4 @@ class Drafter:
         """
 
     def end(self) -> None:
-        """The generation is over, or broke off: give back what it holds of a pool that others use too."""
+        """The generation is over, or was aborted: release any blocks held in a shared pool."""

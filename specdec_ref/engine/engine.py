@@ -1,7 +1,7 @@
 """The loop: draft, verify in one pass, commit, roll back.
 
 Tokens are *drafted* or *committed* (part of the output for good). The last committed token is *pending*: chosen, but
-not yet taken in by the target. Between rounds the target's cache holds exactly the committed tokens without the
+not yet fed to the target. Between rounds the target's cache holds exactly the committed tokens without the
 pending one. So a round feeds the pending token and the drafts, and gets the distributions it needs: one per draft,
 plus one after the last.
 """
@@ -44,11 +44,12 @@ class SpeculativeEngine:
 
     drafter: None decodes plainly, one token per pass, through the same loop.
     gamma: draft tokens per round, or a function of the `Stats` so far that returns them; 0 is plain decoding.
-    rule: name in `specdec_ref.verify.RULES`, or a function of the same form.
+    rule: name in `specdec_ref.verify.RULES`, or a function of the same form. At temperature 0 the lossless rules
+        agree, and the target's argmax decides directly.
     pool: where the target's keys and values live; generations share in it what their prompts share. None gives each
         generation memory of its own.
-    Raises ValueError for a negative gamma, an unknown rule, a drafter whose tokens are not the target's, or a pool of
-    another model; TypeError for a target that is no model, or something that cannot draft.
+    Raises ValueError for a negative gamma, an unknown rule, a drafter with a different vocabulary, or a pool made for
+    another model; TypeError if `target` is not a model or `drafter` not a drafter.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class SpeculativeEngine:
         self.target = target
         if not callable(gamma):
             gamma = whole("gamma", gamma)
-        self.drafter = Drafter() if drafter is None else drafter
+        self.drafter = Drafter() if drafter is None else drafter  # at gamma 0 nothing is asked of it
         self.gamma: int | Callable[[Stats], int] = 0 if drafter is None else gamma
         check_drafter(self.drafter)
         check_features(self.drafter, target)
@@ -85,12 +86,12 @@ class SpeculativeEngine:
         """Generate up to `max_new_tokens` after `prompt` (text, chat messages, or token ids).
 
         streamer: a transformers streamer (`put`, `end`). It gets the prompt and each token, so it may show text that
-            `stop` cuts; `end` comes also where the generation breaks off.
+            `stop` later removes; `end` is called even if the generation fails.
         on_round: called with (`Run`, `Round`) after each round.
         options: see `RunOptions`: seed, source, stop, eos_token_id, logprobs, and how to sample: temperature (0, the
             default, is greedy), top_k, top_p, min_p, typical_p, penalties, biases, processors.
-        Raises ValueError or TypeError for input that makes no sense, OutOfBlocks where a pool is full; the engine
-        stays usable, after any error.
+        Raises ValueError or TypeError for invalid input, OutOfBlocks where a pool is full; the engine remains usable
+        after any error.
         """
         return self.stream(prompt, max_new_tokens, streamer=streamer, on_round=on_round, **options).read()
 
@@ -133,7 +134,7 @@ class SpeculativeEngine:
         on_round: OnRound | None = None,
         **options: Unpack[RunOptions],
     ) -> Stream:
-        """As `generate`, as a `Stream` of chunks, one per round as tokens are committed; its `result` is the whole."""
+        """Like `generate`, but returns a `Stream`: one chunk per round, and the `Generation` as its `result`."""
         return Stream(self._chunks(self.start(prompt, max_new_tokens, **options), streamer, on_round))
 
     def start(
@@ -148,9 +149,9 @@ class SpeculativeEngine:
         logprobs: bool = False,
         **sampling: Unpack[SamplingOptions],
     ) -> Run:
-        """A generation that `step` carries on; options as in `RunOptions`. Nothing is computed yet.
+        """A run for `step` to advance; options as in `RunOptions`. Nothing is computed yet.
 
-        A run that is not stepped to its end has to be given back with `Run.release`.
+        A run that is not stepped to its end must be released with `Run.release`.
         """
         target, ids, budget = self.target, encode_prompt(prompt, self.target), whole("max_new_tokens", max_new_tokens)
         if target.max_context is not None:
@@ -176,7 +177,8 @@ class SpeculativeEngine:
     def step(self, runs: Sequence[Run]) -> list[Round]:
         """One round of each run: draft, verify, commit, roll back. Each gains between one token and gamma + 1.
 
-        A run's first step takes its prompt in before. Raises ValueError for a run that is over.
+        A run's first step also prefills its prompt. Each run has a forward pass of its own: they are not batched.
+        Raises ValueError for a run that is over.
         """
         for run in runs:
             if run.finish_reason is not None:
@@ -209,23 +211,23 @@ class SpeculativeEngine:
             return check_verdict(verdict, len(proposal.tokens), self.target.vocab_size)
 
     def _commit(self, run: Run, proposal: Proposal, out: Pass, verdict: Verdict) -> Round:
-        """Append what stays to the output, and roll both caches back to it."""
+        """Append the surviving tokens to the output, and roll both caches back to them."""
         cache = run.cache
-        assert cache is not None  # `step` has taken the prompt in
+        assert cache is not None  # `step` has prefilled the prompt
         with run.stats.time("other"):
-            pending = len(run.tokens) - 1  # where the pass began
-            kept = run.append(verdict.emitted(proposal.tokens))
-            # The rows that the kept tokens were drawn from: the pending token's, and those of the kept drafts.
-            rows = [0, *(1 + i for i in verdict.kept)][: len(kept)]
+            start = len(run.tokens) - 1  # where the pending token lies in the cache
+            committed = run.append(verdict.emitted(proposal.tokens))
+            # The rows of the pass that these tokens were drawn from: the pending token's, and those of the kept drafts.
+            rows = [0, *(1 + i for i in verdict.indices)][: len(committed)]
             if run.logprobs is not None:
-                run.logprobs += log_probabilities(out.logits[rows], kept)
+                run.logprobs += log_probabilities(out.logits[rows], committed)
             if verdict.path is None:
                 cache.truncate(len(run.tokens) - 1)
-            else:
-                cache.keep([pending + row for row in rows])
+            else:  # a rule that skips drafts, as one for trees does
+                cache.keep([start + row for row in rows])
             self._tell(run, tuple(f[rows] for f in out.features))
-            run.stats.count(len(proposal.tokens), verdict, len(kept))
-        return Round(proposal, verdict, kept)
+            run.stats.count(len(proposal.tokens), verdict, len(committed))
+        return Round(proposal, verdict, committed)
 
     def _prefill(self, run: Run) -> None:
         """Prefill the target's cache with all of the prompt except its last token, which stays pending."""

@@ -17,10 +17,11 @@ from specdec_ref.sampling import RandomSource, Sampling, SamplingOptions
 
 @dataclass(frozen=True)
 class Generation:
-    """New token ids, their text, why the output ended ("length", "eos" or "stop"), and the counts.
+    """New token ids, their text, the finish reason ("length", "eos" or "stop"), and statistics.
 
     logprobs: where asked for, log p of each token under the target as it is: softmax of its logits, before
-        temperature, filters and penalties. So runs with different options compare, and greedy ones say something.
+        temperature, filters and penalties. This makes runs with different options comparable, and
+        keeps greedy log-probabilities meaningful.
     """
 
     tokens: list[int]
@@ -31,14 +32,14 @@ class Generation:
 
 
 class Chunk(NamedTuple):
-    """What one round committed. `text` holds what no later token can take back; it may lag behind `tokens`."""
+    """What one round committed. `text` contains only what later tokens cannot change, so it may lag behind `tokens`."""
 
     tokens: list[int]
     text: str
 
 
 class Round(NamedTuple):
-    """One round, for those who look inside: the proposal, the rule's verdict, and the tokens that were kept."""
+    """One round, for inspection: the proposal, the rule's verdict, and the tokens that were committed (`kept`)."""
 
     proposal: Proposal
     verdict: Verdict
@@ -51,7 +52,7 @@ class Run:
 
     cache: the target's; None before the prompt is taken in, so that a run nobody steps holds no memory.
     prefix: a cache for the prompt alone, which several runs fork; None where the run has its own.
-    logprobs: one for each new token, None where nobody asked.
+    logprobs: one for each new token, None unless requested.
     """
 
     tokens: list[int]
@@ -94,7 +95,7 @@ class Run:
         return emitted
 
     def release(self) -> None:
-        """Empty the caches of a run that is over or broke off: blocks of a pool are free again."""
+        """Empty the caches of a finished or aborted run, returning its blocks to the pool."""
         if self.cache is not None:
             self.cache.truncate(0)
         self.drafter.end()
@@ -106,9 +107,9 @@ class Run:
 
 
 class Stream(Iterator[Chunk]):
-    """A generation as it comes: iterate over its chunks, one per round; `result` is the whole at the end.
+    """A generation, streamed: iterate over its chunks, one per round; `result` is the whole at the end.
 
-    Nothing is computed before the first chunk is asked for. `close` breaks off and frees the caches.
+    Nothing is computed before the first chunk is asked for. `close` aborts it and frees the caches.
     """
 
     def __init__(self, chunks: Generator[Chunk, None, Generation]) -> None:
@@ -137,7 +138,7 @@ class Stream(Iterator[Chunk]):
         return self.result
 
     def close(self) -> None:
-        """Break the generation off: its caches are emptied, and there is no result."""
+        """Abort the generation: its caches are emptied, and there is no result."""
         self._chunks.close()
 
 

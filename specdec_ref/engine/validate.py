@@ -163,8 +163,8 @@ def check_verdict(verdict: Any, drafted: int, vocab_size: int) -> Verdict:
         raise TypeError(f"the rule returned {type(verdict).__name__}: a rule returns Verdict(accepted, token, origin)")
     if not _index(verdict.accepted, drafted + 1):
         raise ValueError(f"the rule accepted {verdict.accepted!r} of {drafted} drafts: give an int from 0 to {drafted}")
-    if not all(_index(i, drafted) for i in verdict.kept) or list(verdict.kept) != sorted(set(verdict.kept)):
-        raise ValueError(f"the rule kept drafts {verdict.kept} of {drafted}: a path has rising indices below {drafted}")
+    if not all(_index(i, drafted) for i in verdict.indices) or list(verdict.indices) != sorted(set(verdict.indices)):
+        raise ValueError(f"the rule kept drafts {verdict.indices} of {drafted}: give rising indices below {drafted}")
     if not _index(verdict.token, vocab_size):
         raise ValueError(f"the rule emitted {verdict.token!r}: a token is an int from 0 to {vocab_size - 1}")
     return verdict

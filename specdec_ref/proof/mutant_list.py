@@ -401,7 +401,7 @@ SAMPLING_BUGS = [
         ("if self.greedy:", "if False:"),
         ("logits / self.temperature", "logits / (self.temperature or 1.0)"),
         seen="jaymody/speculative-sampling #9",
-        also=Edit("specdec_ref.verify.rules:NamedRule.judge", (("self.greedy_by_argmax and", "False and"),)),
+        also=Edit("specdec_ref.verify.registry:NamedRule.judge", (("self.greedy_by_argmax and", "False and"),)),
     ),
     bug(
         "highest index on a tie",
@@ -493,7 +493,7 @@ ENGINE_BUGS = [
     bug(
         "temperature on one side",
         "p is taken at temperature 1, whatever was asked for.",
-        "specdec_ref.verify.rules:NamedRule.judge",
+        "specdec_ref.verify.registry:NamedRule.judge",
         ("sampling.probs(logits, [*tokens, *proposal.tokens])", "logits.softmax(-1)"),
         seen="lattice PR #974",
     ),

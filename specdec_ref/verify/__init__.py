@@ -4,7 +4,7 @@ from specdec_ref.verify.block import expected_accepted, verify_block
 from specdec_ref.verify.greedy import verify_greedy
 from specdec_ref.verify.leniency import verify_lossy_leniency
 from specdec_ref.verify.match import verify_match
-from specdec_ref.verify.rules import RULES, NamedRule, as_rule
+from specdec_ref.verify.registry import RULES, NamedRule, as_rule
 from specdec_ref.verify.tokenwise import acceptance_probability, residual_distribution, verify_tokenwise
 from specdec_ref.verify.typical import verify_lossy_typical
 

@@ -24,8 +24,8 @@ def expected_acceptance(p: Tensor, q: Tensor) -> float:
 def residual_distribution(p: Tensor, q: Tensor) -> Tensor:
     """p'(x) = max(0, p(x) - q(x)), normalised: the distribution of the token after a rejection, `[vocab]`.
 
-    In real arithmetic it has mass whenever a rejection can happen. Rounding can leave none (p and q equal to
-    the last digit): then p itself, which is what p = q means.
+    In real arithmetic it is nonzero whenever a rejection is possible. If rounding makes it zero (p and q equal to the
+    last digit), p is returned, the correct limit for p = q.
     """
     residual = (p - q).clamp(min=0)
     mass = residual.sum()
@@ -35,13 +35,14 @@ def residual_distribution(p: Tensor, q: Tensor) -> Tensor:
 def verify_tokenwise(proposal: Proposal, p: Tensor, source: RandomSource) -> Verdict:
     """Keep the longest accepted prefix, then one token from the target.
 
-    p: `[g + 1, vocab]`, row i the target's distribution after the context and the first i drafted tokens.
+    p: `[g + 1, vocab]`; its row i - 1 is the paper's p_i, the target's distribution after the first i - 1 drafted
+        tokens.
 
     1. For i = 1..g accept x_i with probability min(1, p_i(x_i) / q_i(x_i)).
     2. At the first rejection draw the correction from the residual of that position, and stop.
     3. If all were accepted, draw a bonus token from p_{g+1}.
 
-    A draft that nothing random went into has q_i(x_i) = 1: it is kept with probability p_i(x_i), and the correction
+    A deterministic draft has q_i(x_i) = 1: it is kept with probability p_i(x_i), and the correction
     comes from p_i without x_i. Every emitted token then follows the target's distribution exactly (appendix A.1 of
     the paper).
     """

@@ -147,7 +147,7 @@ def test_a_verdict_with_a_path_keeps_those_drafts_and_their_places_in_the_cache(
         9,
         temperature=1.0,
         seed=3,
-        on_round=lambda run, round_: caches.append((list(run.cache.tokens), run.tokens[:-1], round_.verdict.kept)),
+        on_round=lambda run, round_: caches.append((list(run.cache.tokens), run.tokens[:-1], round_.verdict.indices)),
     )
     assert any(kept == (1, 3) for _, _, kept in caches), "no round kept drafts with gaps between them"
     assert all(held == committed for held, committed, _ in caches)

@@ -1,4 +1,4 @@
-"""The rules by name, and what is known of each."""
+"""The rules by name, with their properties."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from specdec_ref.verify import batch, block, greedy, leniency, match, tokenwise,
 
 @dataclass(frozen=True)
 class NamedRule:
-    """A rule to call, and what is known of it.
+    """A rule and its properties. Call it with probabilities; `judge` starts from the target's logits.
 
     expected_acceptance: from p and q `[vocab]` the probability that the first drafted token, drawn from q, is kept;
-        None where nobody said.
+        None if not given.
     lossless: the output follows the target's distribution exactly. A rule that is not says "lossy" in its name; None
         is a rule of the user's own.
     greedy_only: for temperature 0 alone.
@@ -45,7 +45,7 @@ class NamedRule:
 
 
 _LOSSY = {"lossless": False, "greedy_by_argmax": False}
-_MIN = tokenwise.expected_acceptance  # sum min(p, q), for every rule that keeps the first draft as often as can be
+_MIN = tokenwise.expected_acceptance  # sum min(p, q), for every rule that keeps the first draft as often as possible
 
 RULES: dict[str, NamedRule] = {
     rule.name: rule
@@ -63,7 +63,7 @@ RULES: dict[str, NamedRule] = {
 
 
 def as_rule(rule: str | Rule) -> NamedRule:
-    """A rule by its name, or one of the user's own with what is known of it: nothing.
+    """A rule by its name, or wrap a user's function, with its properties unknown.
 
     Raises ValueError for a name that does not exist, TypeError for what cannot be called.
     """
