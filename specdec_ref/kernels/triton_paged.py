@@ -1,12 +1,12 @@
-"""Paged attention as a kernel for CUDA: reads each key and value where it lies, through the block table.
+"""Paged attention as a CUDA kernel, which reads each key and value in place, through the block table.
 
-For `PagedKVPool(model, num_blocks, attention=paged_attention)`. Needs triton, which torch's builds for CUDA bring
-along. The arithmetic is tested on a CPU through triton's interpreter, and passed on an H200, too;
-`lessons/recorded/paged_attention_gpu.json` holds errors and times from it.
+For `PagedKVPool(model, num_blocks, attention=paged_attention)`. Needs triton, which PyTorch's CUDA builds include. The
+arithmetic is tested on a CPU through triton's interpreter, and also passed on an H200;
+`lessons/recorded/paged_attention_gpu.json` holds errors and times from there.
 
-One new token has few queries to share among programs: with 8 key heads only 8 would run, on a chip with room for a
-hundred and more. So a long context is cut into parts, a program for each, and a second small kernel puts their results
-together (flash decoding).
+One new token has few queries to distribute over programs: with 8 key heads only 8 would run, on a chip with room for
+more than a hundred. So a long context is cut into parts, one program for each, and a second, small kernel combines
+their results (flash decoding).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 
 ROWS, KEYS = 16, 64  # queries a program holds, and keys it reads at a time: the smallest tile of a tensor core, times 4
 PROGRAMS = 2  # wanted for each multiprocessor: one waits for its keys while the other computes
-MIN_TILES, MAX_PARTS = 16, 128  # less in a part is not worth the second kernel, which holds all parts at once
+MIN_TILES, MAX_PARTS = 16, 128  # a smaller part is not worth the second kernel, which holds all parts at once
 
 
 @triton.jit(do_not_specialize=["rows", "length", "span"])
@@ -124,7 +124,7 @@ def choose_parts(tiles: int, programs: int, processors: int) -> int:
 
 @cache
 def _processors(device: torch.device) -> int:
-    """Multiprocessors of a device, asked once; a CPU has none, so any number there."""
+    """Multiprocessors of a device, asked for once; a CPU has none, so any number will do."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 32
 
 
@@ -142,9 +142,9 @@ def paged_attention(
 
     q: `[n_kv_heads, rows, head_dim]`; keys, values: `[n_kv_heads, num_blocks, block_size, head_dim]`; table:
     `[n_blocks]`; mask: `[rows, length]`, True where a row may look (or 0 there and -inf elsewhere), or None.
-    parts: cut the context into at most so many, each of whole tiles of KEYS positions; None: `choose_parts`. There is
+    parts: cut the context into at most this many, each of whole tiles of KEYS positions; None: `choose_parts`. There is
     one program for each key head, ROWS rows of q and part.
-    Raises TypeError for float64, which it would not be exact in, and ValueError for `parts` outside 1 to MAX_PARTS.
+    Raises TypeError for float64, in which it would not be exact, and ValueError for `parts` outside 1 to MAX_PARTS.
     Source: Kwon et al. 2023 (arXiv 2309.06180), section 5.1; the running softmax is Milakov and Gimelshein 2018
     (arXiv 1805.02867); the parts are Dao, Haziza, Massa and Sizov 2023, "Flash-Decoding for long-context inference".
     """

@@ -1,8 +1,8 @@
 """Any causal language model of transformers, seen as the engine wants it.
 
-What a model can do is found out by trying it. In particular a model has to take back rejected tokens, and few
-say whether they can: at construction a few tokens are taken back, and what follows has to be what it would have
-been without them. Keys and values can be dropped; a recurrent state (Mamba, RWKV, many hybrids) cannot.
+What a model can do is found by trying it. Above all it has to take back rejected tokens, and few models say whether
+they can: at construction a few tokens are taken back, and what follows has to be what it would have been without them.
+Keys and values can be dropped; a recurrent state (Mamba, RWKV, many hybrids) cannot.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class HuggingFaceModel:
         )
 
     def _try_roll_back(self, whole: Tensor) -> None:
-        """Take in `[7]` tokens as rounds do, two wrong ones behind each; raises what goes wrong.
+        """Take in `[7]` tokens as rounds do, each followed by two wrong ones; raises what goes wrong.
 
         whole: logits `[7, vocab]` without a cache.
         """

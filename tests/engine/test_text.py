@@ -113,7 +113,7 @@ def test_text_that_never_completes_costs_the_same_for_each_token(ids):
 
 @pytest.mark.parametrize("make", [byte_level_tokenizer, byte_fallback_tokenizer, word_piece_tokenizer])
 def test_no_letter_is_lost_where_a_tokenizer_would_clean_up_spaces(make):
-    """transformers 4 turns " 'e" into "'e" and " n't" into "n't" for all tokenizers, transformers 5 if told so."""
+    """transformers 4 turns " 'e" into "'e" and " n't" into "n't" for all tokenizers, transformers 5 on request."""
     tokenizer = make()
     tokenizer.clean_up_tokenization_spaces = True
     tokenizer.clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output = True

@@ -103,7 +103,7 @@ def test_large_scores_do_not_overflow():
 @pytest.mark.parametrize("dim", [16, 64, 128])
 @pytest.mark.parametrize("length", [1, 50, 63, 64, 120])
 def test_a_row_has_the_same_bits_alone_and_among_others(dim, length):
-    """n new tokens behind `length`: each row as if it were alone and the later keys did not exist."""
+    """n new tokens after `length`: each row as if it were alone and the later keys did not exist."""
     n = 12
     q, keys, values = draw(3, n, dim), draw(3, length + n, dim, seed=1), draw(3, length + n, dim, seed=2)
     together = rowwise.attention(q, keys, values, additive(causal_mask(n, length), BF16))

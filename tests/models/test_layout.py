@@ -114,7 +114,7 @@ def test_a_model_in_four_bits_is_the_one_whose_weights_they_are(kind):
 
 @needs_four_bits
 @pytest.mark.parametrize("gamma", [1, 3, 8])
-def test_speculation_in_four_bits_writes_what_plain_decoding_writes_or_parts_at_a_near_tie(gamma):
+def test_speculation_in_four_bits_writes_what_plain_decoding_writes_or_diverges_at_a_near_tie(gamma):
     from specdec_ref.measure.neartie import compare_greedy
 
     blocks, exact = stored(divisible_llama())
