@@ -734,7 +734,7 @@ def verify(drafts, q, p, source):
         verify(chance="0.5", correction="p[i]", bonus="p[0]")
         | {"verify": VERIFY.format(**ROUND).replace("source.bernoulli(", "(random.random() <")},
         loses=("verify",),
-        says="random choices have to come from `source`",
+        says="random choices have to come from",
     ),
     Wrong(
         "top-p drops the token that crosses",
