@@ -45,7 +45,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from specdec_course.checks import engine as checks
+from specdec_course.checks import ps05_engine as checks
 from specdec_ref.models import ScriptedModel
 
 
