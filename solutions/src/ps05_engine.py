@@ -283,7 +283,7 @@ checks.rollback(roll_back, points=2)
 def how_many_drafts(gamma, n_tokens, end, draft_context=None):
     """The most tokens to draft, 0 to `gamma`, so that neither the text nor the draft's cache can grow too long.
 
-    n_tokens: committed now, at least 1 and less than `end`. draft_context: None where there is no limit.
+    n_tokens: committed now, at least 1 and less than `end`. draft_context: None where there is no limit; 0 is one.
     """
     ### BEGIN SOLUTION
     most = min(gamma, end - n_tokens - 1)
@@ -324,7 +324,7 @@ checks.cut(cut, points=1)
 # *★★★, 20 minutes, 4 points*
 #
 # Now put the parts together. They come in as `parts`, so that the check can hand you right ones: call
-# `parts.draft(...)`, not `draft(...)`. All five take what they took above.
+# all five, `parts.draft(...)` and not `draft(...)`. They take what they took above.
 #
 # The engine promises, exactly:
 #
@@ -537,8 +537,8 @@ checks.witness(witness, points=1)
 
 # %% [markdown]
 # **Repair it.** Copy the engine and mend it. It has to write the text of plain decoding for every drafter. It asks
-# `propose` for as many drafts as before and uses all that come, so it takes as many passes as before. And it feeds
-# nothing twice: no fresh cache in each round.
+# `propose` for as many drafts as before and uses all that come, so it takes no more passes than before. And it feeds
+# nothing twice: no fresh cache in each round. The prompt may go in first, as given, or in one pass with the first drafts.
 
 
 # %% solve="repair"

@@ -66,10 +66,12 @@ class WatchedModel(ScriptedModel):
         if cache.model is not self:
             what = f"The {self.name} was given a cache of the {cache.model.name}."
             raise wrong(what, mistake="each model needs a cache of its own.")
-        if not isinstance(tokens, Tensor) or tokens.dim() != 1 or tokens.dtype not in (torch.int64, torch.int32):
-            raise TypeError("forward takes ids as a tensor of whole numbers in one dimension: torch.tensor([3, 1, 4])")
+        if not isinstance(tokens, Tensor) or tokens.dim() != 1:
+            raise TypeError("forward takes ids as a tensor of one dimension: torch.tensor([3, 1, 4])")
         if len(tokens) == 0:
             raise ValueError("a pass was given no tokens; a prompt of one token leaves nothing to take in beforehand")
+        if tokens.dtype not in (torch.int64, torch.int32):
+            raise TypeError(f"forward takes token ids, whole numbers, not {tokens.dtype}")
         what = f"{self.name}: {cache.length} cached, {len(tokens)} new tokens exceed"
         if self.max_context is not None and cache.length + len(tokens) > self.max_context:
             raise ValueError(f"{what} its context of {self.max_context}")
@@ -107,10 +109,10 @@ def script(rng: random.Random, vocab: int = VOCAB) -> Conditional:
     return distribution
 
 
-def similar(p: Conditional, rng: random.Random, vocab: int = VOCAB, agree: float = 0.6) -> Conditional:
-    """`p` itself after a share `agree` of all texts, and different distributions after the others."""
+def similar(p: Conditional, rng: random.Random, vocab: int = VOCAB) -> Conditional:
+    """`p` itself after three texts of five, and different distributions after the others."""
     other, key = script(rng, vocab), rng.random()
-    return lambda tokens: (p if random.Random(f"{key} {tokens}").random() < agree else other)(tokens)
+    return lambda tokens: (p if random.Random(f"{key} {tokens}").random() < 0.6 else other)(tokens)
 
 
 def contrary(p: Conditional, vocab: int = VOCAB) -> Conditional:

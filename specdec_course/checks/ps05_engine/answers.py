@@ -34,8 +34,10 @@ class Case(NamedTuple):
     vocab: int = 9
 
     def __str__(self) -> str:
-        given = self._replace(p=None, q=None, vocab=None)._asdict()  # type: ignore[arg-type]
-        return ", ".join(f"{name} {value}" for name, value in given.items() if value not in (None, ()))
+        names = {"tokens": "prompt"} if callable(self.q) else {"max_new_tokens": ""}
+        names |= {"p": "", "q": "", "vocab": "", "T": "temperature", "cached": "the cache holds"}
+        given = [(names.get(name, name), value) for name, value in self._asdict().items()]
+        return ", ".join(f"{name} {value}" for name, value in given if name and value is not None and value != ())
 
     def after(self, i: int, T: float | None = None) -> list[float]:
         """The distribution after the tokens and i drafts, at temperature T or the one asked for."""

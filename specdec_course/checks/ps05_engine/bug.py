@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from specdec_course.checks import Check, guard, wrong
 from specdec_course.checks.mistakes import Judge
 from specdec_course.checks.models import VOCAB, WatchedModel, random_text, script, text_after
 from specdec_course.checks.numbers import as_items
-from specdec_course.checks.ps05_engine.answers import IDS, Ids, as_ids, as_whole
+from specdec_course.checks.ps05_engine.answers import IDS, SEEN, Ids, as_ids, as_whole
 from specdec_ref.models.scripted import ScriptedModel
 
 
@@ -83,56 +84,56 @@ def _witness_shows_the_bug(witness: Any, rng: random.Random) -> None:
 witness = Check("witness", [_witness_shows_the_bug])
 
 
+_READ = Judge(
+    "What the target has read after each pass",
+    lambda right, given: right,
+    answer=replace(
+        SEEN, hint=lambda *_: "ask propose for min(gamma, tokens left - 1) drafts in every round; use every draft."
+    ),
+    given=lambda right, given: given,
+)
+
+
 def _judge_repair(repaired: Any, rng: random.Random, short: bool, gamma: int, n: int) -> None:
     """Text and passes have to be those of a right engine, with a drafter whose offers are known."""
     p, prompt = script(rng), random_text(rng, 1, 6)
-    model, start, end, asked = WatchedModel(p), len(prompt), len(prompt) + n, dict[int, int]()
+    model, start, end = WatchedModel(p), len(prompt), len(prompt) + n
     text = [*prompt, *text_after(p, prompt, n)]
     offers = {}  # at each length of the text: more than gamma tokens, or fewer, none at first
     for at in range(start, end):
         size = rng.randint(min(at == start + 1, gamma), gamma * (at > start)) if short else gamma + 2
         good = rng.choice([0, rng.randint(0, size), size])
         offers[at] = [t if i < good else (t + 1) % VOCAB for i, t in enumerate(text[at : at + size])]
+    right, at = [], start  # what the target has read after each pass
+    while at < end:
+        drafts = offers[at][: max(0, min(gamma, end - at - 1))]
+        right.append(text[:at] + drafts)
+        at += next((i for i, (a, b) in enumerate(zip(drafts, text[at:])) if a != b), len(drafts)) + 1
 
     def propose(tokens: Sequence[int], most: int) -> Ids:
-        asked[len(tokens)] = as_whole(most, "The number of tokens that propose was asked for")
         return offers.get(len(tokens), [])[: max(0, most)]
 
     kind = "a drafter that offers fewer tokens than it may" if short else "a drafter that offers all it may"
     given = f"{kind}, prompt {prompt}, max_new_tokens {n}, gamma {gamma}"
     with guard(given):
         out = repaired(model, propose, list(prompt), n, gamma)
-    reading = [(held, fed) for held, fed in model.passes if len(held) + len(fed) >= start]  # without the prompt alone
-    _judge_repaired_text(out, text, start, reading, given)
-    at = start
-    for held, fed in reading:
-        most = max(0, min(gamma, end - at - 1))
-        drafts = offers.get(at, [])[:most]
-        if at > start and len(held) < at - 1 and held == text[: len(held)]:
-            what = "The text is right, but tokens are fed again that the cache held before."
-            mistake = "a roll-back keeps what is right: no fresh cache in each round."
-            raise wrong(what, given=given, got=f"a pass over {fed}", mistake=mistake)
-        if at >= end or len(held) >= at or [*held, *fed] != [*text[:at], *drafts]:
-            what = "The text is right, but the passes are not those of a right engine."
-            mistake = "use every draft that is proposed, and keep the whole agreeing prefix."
-            if at < end and asked.get(at, 0) < most:
-                count = f"{asked[at]} were asked for." if at in asked else "it was not asked."
-                mistake = f"ask propose for min(gamma, tokens left - 1) drafts in every round: {most} here, and {count}"
-            expected = f"a pass over {[*text[:at], *drafts][len(held) :]}, after {held}" if at < end else "no pass"
-            raise wrong(what, given=given, got=f"a pass over {fed}, after {held}", expected=expected, mistake=mistake)
-        at += next((i for i, (a, b) in enumerate(zip(drafts, text[at:])) if a != b), len(drafts)) + 1
-
-
-def _judge_repaired_text(out: Any, text: Ids, start: int, reading: list[tuple[Ids, Ids]], given: str) -> None:
+    passes = [(held, fed) for held, fed in model.passes if len(held) + len(fed) >= start]  # without the prompt alone
     hint = "the text ended before the budget was used up, or went on after it."
-    for held, fed in reversed(reading):
+    for held, fed in reversed(passes):
         if held != text[: len(held)]:
             hint = f"the cache held {held}, and the text is {text[: len(held)]}: a rejected draft is left in it."
         elif len(held) < len(text) and fed[0] != text[len(held)]:
             hint = f"the cache held {held}, and {fed} was fed after it: a committed token is missing between."
-    Judge("The text", lambda: text[start:], answer=replace(IDS, hint=lambda *_: hint), given=lambda: given)(
-        lambda: out, [()]
-    )
+    Judge("The text", lambda: text[start:], (), replace(IDS, hint=lambda *_: hint), lambda: given)(lambda: out, [()])
+    for before, (held, fed) in pairwise(passes):
+        right_so_far = next((i for i, (a, b) in enumerate(zip(sum(before, []), text)) if a != b), len(text))
+        if len(held) < min(right_so_far, len(sum(before, []))):
+            what, mistake = (
+                "Tokens are fed again that the cache held before.",
+                "no fresh cache in each round: roll back.",
+            )
+            raise wrong(what, given=given, got=f"a pass over {fed}, after {held}", mistake=mistake)
+    _READ(lambda right, given: [held + fed for held, fed in passes], [(right, given)])
 
 
 def _repair_with_short_proposals(repaired: Any, rng: random.Random) -> None:

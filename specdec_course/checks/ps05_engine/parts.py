@@ -39,7 +39,9 @@ def _missing(got: Ids, right: Ids) -> str:
     return "it was not rolled back." if len(got) >= len(right) else "a committed token is missing: rolled back too far."
 
 
-_TAKEN = Mistake("the pending token was taken in already.", lambda tokens, held: tokens)
+_TAKEN = Mistake(
+    "the newest token is in it: was it not rolled back, or the whole prompt taken in?", lambda tokens, held: tokens
+)
 TARGET_CACHE = Judge(
     "What the target's cache holds",
     lambda tokens, held: tokens[:-1],

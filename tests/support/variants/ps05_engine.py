@@ -23,6 +23,21 @@ def _slip(name, cell, *changes, says):
     return Wrong(name, _changed(cell, *changes), (cell,), says)
 
 
+_SLY = """class Sly(int):
+    def __eq__(self, other):
+        return True
+
+    __hash__ = int.__hash__
+
+
+"""
+
+
+def _sly(cell, old, new):
+    """The solution of a cell, with integers in its answer that say they are whatever they are compared with."""
+    return {cell: _SLY + _changed(cell, (old, new))[cell]}
+
+
 RIGHT = {
     "the instructor's": {},
     "with tensors": {
@@ -221,7 +236,7 @@ def repaired(model, propose, prompt, max_new_tokens, gamma):
     return rest(list(prompt))
 """,
     },
-    "with numpy, and a loop without the parts": {
+    "with numpy": {
         "draft": """
 import numpy as np
 
@@ -278,36 +293,25 @@ def cut(emitted, eos):
         "loop": """
 def generate(target, draft_model, prompt, max_new_tokens, gamma, parts, rule, source,
              temperature=0.0, eos=(), on_round=tell_nobody):
-    tokens, most = [*prompt], max_new_tokens
+    draft, verify, roll_back, how_many_drafts, cut = (
+        getattr(parts, name) for name in ("draft", "verify", "roll_back", "how_many_drafts", "cut")
+    )
+    tokens, most = np.array(prompt, dtype=int), max_new_tokens
     if target.max_context is not None:
         most = max(0, min(most, target.max_context - len(prompt)))
     big, small = target.new_cache(200), draft_model.new_cache(200)
-    if len(prompt) >= 2 and most:
-        target.forward(torch.tensor(tokens)[:-1], big)
+    for chunk in torch.tensor(prompt[:-1], dtype=torch.int32).split(2):  # the prompt, two by two
+        if len(chunk):
+            target.forward(chunk, big)
     for _ in range(most):  # a round gives at least one token
-        room = most - (len(tokens) - len(prompt))
-        if room == 0:
-            break
-        drafted, q = [], []
-        while len(drafted) < min(gamma, room - 1):
-            lacking = [*tokens, *drafted][small.length :]
-            if draft_model.max_context is not None and small.length + len(lacking) > draft_model.max_context:
-                break
-            q.append(distribution(draft_model.forward(torch.tensor(lacking), small)[-1], temperature))
-            drafted.append(source.categorical(q[-1]))
-            if drafted[-1] in eos:
-                break  # nothing behind an end can be kept
-        p = distribution(target.forward(torch.tensor([tokens[-1], *drafted]), big), temperature)
-        accepted, token = rule(drafted, q, p)
-        stop = False
-        for token in [*drafted[:accepted], token]:
-            if not stop:
-                tokens.append(token)
-                stop = token in eos
-        big.truncate(len(tokens) - 1)
-        small.truncate(min(small.length, len(tokens) - 1))
+        n = how_many_drafts(gamma, len(tokens), len(prompt) + most, draft_model.max_context)
+        drafted, q = draft(draft_model, small, tokens, n, temperature, source) if n else ((), ())
+        new = np.array(cut(verify(target, big, tokens, drafted, q, rule, temperature), eos))
+        tokens = np.concatenate([tokens, new])
+        roll_back(small, tokens)
+        roll_back(big, tokens)
         on_round(tuple(tokens), big, small)
-        if stop:
+        if new[-1] in eos or len(tokens) == len(prompt) + most:
             break
     return tuple(tokens[len(prompt) :])
 """,
@@ -367,10 +371,419 @@ def repaired(model, propose, prompt, max_new_tokens, gamma):
             ("propose(tokens, min(gamma, end - len(tokens) - 1))", "propose(tokens, gamma)[: end - len(tokens) - 1]"),
         ),
     },
+    "the prompt goes in with the first drafts": {
+        "draft": """
+from collections import deque
+
+def draft(model, cache, tokens, gamma, temperature, source):
+    missing, pairs = deque(tokens[cache.length :]), []
+    while len(pairs) != gamma:
+        rows = model.forward(torch.tensor(list(missing)), cache, slice(-1, None))
+        (q,) = distribution(rows, temperature)
+        pairs.append((source.categorical(q), q))
+        missing = deque([pairs[-1][0]])
+    return [x for x, _ in pairs], [q for _, q in pairs]
+""",
+        "greedy": """
+from itertools import takewhile
+
+def greedy_rule(drafted, q, p):
+    choices = list(map(int, torch.as_tensor(p).argmax(dim=1)))
+    kept = list(takewhile(lambda pair: pair[0] == pair[1], zip(drafted, choices)))
+    return [len(kept), choices[len(kept)]]
+""",
+        "rollback": """
+def roll_back(cache, tokens):
+    limit = len(tokens) - 1
+    cache.truncate(cache.length if cache.length < limit else limit)
+    return cache
+""",
+        "limit": """
+def how_many_drafts(gamma, n_tokens, end, draft_context=None):
+    g = 0
+    while g < gamma and n_tokens + g + 2 <= end and not (draft_context is not None and n_tokens + g > draft_context):
+        g += 1
+    return g
+""",
+        "cut": """
+def cut(emitted, eos):
+    places = [emitted.index(e) for e in eos if e in emitted]
+    return emitted if not places else list(emitted)[: min(places) + 1]
+""",
+        "witness": """
+def witness():
+    class Lazy:
+        def __call__(self, tokens, gamma):
+            return range(min(1, gamma))
+
+    return [Lazy(), torch.tensor([1, 1, 1, 1]), 40, 5]
+""",
+        "repair": """
+def repaired(model, propose, prompt, max_new_tokens, gamma):
+    tokens, end = list(prompt), len(prompt) + max_new_tokens
+    cache = model.new_cache(end)
+    while len(tokens) < end:
+        drafted = list(propose(tokens, min(gamma, end - len(tokens) - 1)))
+        fed = tokens[cache.length :] + drafted  # the whole prompt in the first round
+        best = model.forward(torch.tensor(fed), cache).argmax(-1).tolist()[-len(drafted) - 1 :]
+        accepted = 0
+        while accepted < len(drafted) and drafted[accepted] == best[accepted]:
+            accepted += 1
+        tokens += [*drafted[:accepted], best[accepted]]
+        cache.truncate(len(tokens) - 1)
+    return tokens[len(prompt) :]
+""",
+    },
+    "a loop with a state of its own, the prompt's last tokens with the first drafts": {
+        "loop": """
+class Decoding:
+    def __init__(self, target, draft_model, prompt, most):
+        self.tokens, self.end, self.models = [*prompt], len(prompt) + most, (target, draft_model)
+        self.caches = tuple(model.new_cache(10_000) for model in self.models)
+
+    def round(self, gamma, parts, rule, source, temperature, eos):
+        target, draft_model = self.models
+        n = parts.how_many_drafts(gamma=gamma, n_tokens=len(self.tokens), end=self.end, draft_context=draft_model.max_context)
+        drafted, q = parts.draft(draft_model, self.caches[1], tuple(self.tokens), n, temperature, source)
+        new = parts.verify(target, self.caches[0], tuple(self.tokens), drafted, q, rule, temperature)
+        self.tokens.extend(parts.cut(new, eos))
+        for cache in reversed(self.caches):
+            parts.roll_back(cache, self.tokens)
+        return self.tokens[-1] in eos or len(self.tokens) >= self.end
+
+
+def generate(target, draft_model, prompt, max_new_tokens, gamma, parts, rule, source,
+             temperature=0.0, eos=(), on_round=tell_nobody):
+    room = max_new_tokens if target.max_context is None else target.max_context - len(prompt)
+    run = Decoding(target, draft_model, prompt, min(max_new_tokens, room))
+    if run.end > len(prompt) > 1:
+        target.forward(torch.tensor(prompt[:-1]), run.caches[0], slice(None))
+    over = run.end <= len(prompt)
+    while not over:
+        over = run.round(gamma, parts, rule, source, temperature, eos)
+        on_round(list(run.tokens), *run.caches)
+    return run.tokens[len(prompt) :]
+""",
+        "repair": """
+def repaired(model, propose, prompt, max_new_tokens, gamma):
+    tokens, end, cache = list(prompt), len(prompt) + max_new_tokens, model.new_cache(10_000)
+    if len(prompt) > 3:
+        model.forward(torch.tensor(prompt[:-3]), cache, slice(0))
+    for _ in range(max_new_tokens):
+        room = end - len(tokens)
+        if room == 0:
+            break
+        drafted = list(propose(tuple(tokens), min(gamma, room - 1))) if room > 1 else []
+        rows = model.forward(torch.tensor([*tokens, *drafted][cache.length :]), cache, slice(-len(drafted) - 1, None))
+        wanted = rows.argmax(-1).tolist()
+        kept = [x for i, x in enumerate(drafted) if drafted[: i + 1] == wanted[: i + 1]]
+        tokens = [*tokens, *kept, wanted[len(kept)]]
+        cache.truncate(min(cache.length, len(tokens) - 1))
+    return tokens[-max_new_tokens:] if max_new_tokens else []
+""",
+    },
+    "numbers from numpy and torch": {
+        "draft": """
+import numpy as np
+
+def draft(model, cache, tokens, gamma, temperature, source):
+    text, qs = list(tokens), []
+    for _ in range(gamma):
+        logits = model.forward(torch.as_tensor(text[cache.length :]), cache)
+        qs += [distribution(logits[-1], temperature)]
+        text += [np.int64(source.categorical(qs[-1]))]
+    return np.array(text[len(tokens) :], dtype=np.int32), tuple(qs)
+""",
+        "greedy": """
+def greedy_rule(drafted, q, p):
+    accepted = torch.tensor(0)
+    for x, row in zip(drafted, p):
+        if x != row.argmax():
+            break
+        accepted = accepted + 1
+    return accepted, p[accepted].argmax()
+""",
+        "limit": """
+def how_many_drafts(gamma, n_tokens, end, draft_context=None):
+    limits = [gamma, end - n_tokens - 1] + ([] if draft_context is None else [draft_context + 1 - n_tokens])
+    return np.clip(np.min(limits), 0, None)
+""",
+        "verify": """
+def verify(model, cache, tokens, drafted, q, rule, temperature):
+    rows = model.forward(torch.tensor(tokens[-1:] + drafted, dtype=torch.int32), cache)
+    kept, token = rule(tuple(drafted), tuple(q), [distribution(row, temperature) for row in rows])
+    return torch.tensor(drafted[:kept] + [token])
+""",
+        "cut": """
+def cut(emitted, eos):
+    is_end = np.isin(emitted, list(eos))
+    return np.array(emitted)[: is_end.argmax() + 1] if is_end.any() else np.array(emitted)
+""",
+    },
 }
 
 
 WRONG = [
+    *(
+        Wrong(f"an int that equals everything, in {cell}", _sly(cell, old, new), (cell,), says)
+        for cell, old, new, says in (
+            (
+                "draft",
+                "return drafted, distributions",
+                "return [Sly(0) for x in drafted], distributions",
+                "came out wrong",
+            ),
+            ("greedy", "return accepted, best[accepted]", "return Sly(9), Sly(9)", "came out wrong"),
+            (
+                "verify",
+                "return [*drafted[:accepted], token]",
+                "return [Sly(9) for x in [*drafted[:accepted], token]]",
+                "came out wrong",
+            ),
+            ("limit", "return max(0, most)", "return Sly(most + 1)", "came out wrong"),
+            ("cut", "return emitted[: i + 1]", "return [Sly(9) for x in emitted[: i + 1]]", "came out wrong"),
+            (
+                "loop",
+                "return tokens[len(prompt) :]",
+                "return [Sly(9) for x in tokens[len(prompt) :]]",
+                "came out wrong",
+            ),
+            (
+                "repair",
+                "return tokens[len(prompt) :]",
+                "return [Sly(9) for x in tokens[len(prompt) :]]",
+                "came out wrong",
+            ),
+        )
+    ),
+    _slip(
+        "no limit where the draft's context is 0",
+        "limit",
+        ("if draft_context is not None", "if draft_context"),
+        says="context of 0",
+    ),
+    Wrong(
+        "a loop that calls its own functions",
+        {"loop": _solution("loop").replace("parts.", "")},
+        ("loop",),
+        "never called",
+    ),
+    Wrong(
+        "a loop that does without the parts",
+        {
+            "loop": """
+def generate(target, draft_model, prompt, max_new_tokens, gamma, parts, rule, source,
+             temperature=0.0, eos=(), on_round=tell_nobody):
+    tokens, most = [*prompt], max_new_tokens
+    if target.max_context is not None:
+        most = max(0, min(most, target.max_context - len(prompt)))
+    big, small = target.new_cache(200), draft_model.new_cache(200)
+    if len(prompt) >= 2 and most:
+        target.forward(torch.tensor(tokens)[:-1], big)
+    for _ in range(most):  # a round gives at least one token
+        room = most - (len(tokens) - len(prompt))
+        if room == 0:
+            break
+        drafted, q = [], []
+        while len(drafted) < min(gamma, room - 1):
+            lacking = [*tokens, *drafted][small.length :]
+            if draft_model.max_context is not None and small.length + len(lacking) > draft_model.max_context:
+                break
+            q.append(distribution(draft_model.forward(torch.tensor(lacking), small)[-1], temperature))
+            drafted.append(source.categorical(q[-1]))
+            if drafted[-1] in eos:
+                break  # nothing behind an end can be kept
+        p = distribution(target.forward(torch.tensor([tokens[-1], *drafted]), big), temperature)
+        accepted, token = rule(drafted, q, p)
+        stop = False
+        for token in [*drafted[:accepted], token]:
+            if not stop:
+                tokens.append(token)
+                stop = token in eos
+        big.truncate(len(tokens) - 1)
+        small.truncate(min(small.length, len(tokens) - 1))
+        on_round(tuple(tokens), big, small)
+        if stop:
+            break
+    return tuple(tokens[len(prompt) :])
+"""
+        },
+        ("loop",),
+        "never called",
+    ),
+    _slip(
+        "never more than five drafts",
+        "draft",
+        ("in range(gamma)", "in range(min(gamma, 5))"),
+        says="none may be dropped",
+    ),
+    _slip(
+        "the distribution of the draft before",
+        "draft",
+        ("distributions.append(q)", "distributions.append(distributions[-1] if distributions else q)"),
+        says="first draft's distribution",
+    ),
+    _slip(
+        "the temperature twice",
+        "draft",
+        (", temperature)\n", ", temperature * temperature)\n"),
+        says="one draw|hand over|came out wrong",
+    ),
+    _slip(
+        "a draft that the draft model is sure of is kept",
+        "greedy",
+        (
+            "drafted[accepted] == best[accepted]",
+            "(drafted[accepted] == best[accepted] or q[accepted][drafted[accepted]] > 0.25)",
+        ),
+        says="agreeing prefix",
+    ),
+    _slip(
+        "a draft needs a probability above a half",
+        "greedy",
+        ("drafted[accepted] == best[accepted]", "p[accepted][drafted[accepted]] > 0.5"),
+        says="agreeing prefix|too few",
+    ),
+    _slip(
+        "the last draft is not fed, its row is made up",
+        "verify",
+        (
+            "logits = model.forward(torch.tensor([tokens[-1], *drafted]), cache)",
+            "logits = model.forward(torch.tensor([tokens[-1], *drafted][: max(1, len(drafted))]), cache)\n"
+            "    logits = torch.cat([logits, logits[-1:]])[: len(drafted) + 1]",
+        ),
+        says="pass by pass",
+    ),
+    _slip(
+        "the rule is asked twice",
+        "verify",
+        (
+            "    accepted, token = rule",
+            "    rule(drafted, q, distribution(logits, temperature))\n    accepted, token = rule",
+        ),
+        says="asked once|came out wrong",
+    ),
+    _slip(
+        "p rounded",
+        "verify",
+        ("distribution(logits, temperature))", "distribution(logits, temperature).round(decimals=3))"),
+        says="came out wrong",
+    ),
+    _slip(
+        "p without the first row",
+        "verify",
+        ("q, distribution(logits, temperature))", "q, distribution(logits, temperature)[1:])"),
+        says="first row is missing",
+    ),
+    _slip(
+        "rolled back only where it is two too long",
+        "rollback",
+        (
+            "    cache.truncate(min(cache.length, len(tokens) - 1))",
+            "    if cache.length > len(tokens):\n        cache.truncate(len(tokens) - 1)",
+        ),
+        says="one token too many stays",
+    ),
+    _slip(
+        "the draft's context ends the text, too",
+        "limit",
+        ("draft_context - n_tokens + 1", "draft_context - n_tokens - 1"),
+        says="more would fit",
+    ),
+    _slip("an EOS is looked for in a tuple only", "cut", ("if token in eos:", "if token in eos[:]:"), says="TypeError"),
+    _slip(
+        "the smallest EOS id counts",
+        "cut",
+        ("if token in eos:", "if eos and token == min(eos):"),
+        says="stands inside|several tokens",
+    ),
+    _slip(
+        "only the first of several ends the loop",
+        "loop",
+        ("if tokens[-1] in eos:", "if tokens[-1] in list(eos)[:1]:"),
+        says="went on",
+    ),
+    _slip(
+        "a place of the target's context is left free",
+        "loop",
+        ("min(end, target.max_context)", "min(end, target.max_context - 1)"),
+        says="ended too early",
+    ),
+    _slip(
+        "on_round gets the caches exchanged",
+        "loop",
+        ("on_round(tokens, target_cache, draft_cache)", "on_round(tokens, draft_cache, target_cache)"),
+        says="cache",
+    ),
+    _slip(
+        "on_round gets the new tokens only",
+        "loop",
+        ("on_round(tokens, ", "on_round(tokens[len(prompt) :], "),
+        says="the prompt's too",
+    ),
+    _slip(
+        "never more than four drafts a round",
+        "loop",
+        ("how_many_drafts(gamma,", "how_many_drafts(min(gamma, 4),"),
+        says="a round commits",
+    ),
+    _slip(
+        "a source of its own",
+        "loop",
+        (
+            "n, temperature, source)",
+            "n, temperature, type('Dice', (), {'categorical': lambda self, q: int(torch.multinomial(q, 1))})())",
+        ),
+        says="something else draws",
+    ),
+    _slip(
+        "the target takes in each round's last token by itself",
+        "loop",
+        (
+            "        n = parts",
+            "        target.forward(torch.tensor(tokens[-1:]), target_cache)\n        target_cache.truncate(len(tokens) - 1)\n        n = parts",
+        ),
+        says="rounds came out wrong",
+    ),
+    _slip(
+        "both caches are filled with the prompt",
+        "loop",
+        (
+            "    while len(tokens) < end:",
+            "    draft_model.forward(torch.tensor(tokens), draft_cache) if end > len(tokens) else None\n    while len(tokens) < end:",
+        ),
+        says="wrong cache|exceed",
+    ),
+    _slip(
+        "the repair never cuts into the prompt",
+        "repair",
+        (
+            "cache.truncate(len(tokens) - 1)",
+            "cache.truncate(max(len(prompt), cache.length - (gamma - accepted)) if accepted < gamma else cache.length)",
+        ),
+        says="missing between|rejected draft is left|cannot truncate",
+    ),
+    _slip(
+        "one draft is used of all", "repair", ("len(tokens) - 1)))", "len(tokens) - 1)))[:1]"), says="use every draft"
+    ),
+    _slip(
+        "the last round asks for nothing it could use",
+        "repair",
+        ("min(gamma, end - len(tokens) - 1)", "min(gamma, max(0, end - len(tokens) - 2))"),
+        says="ask propose for",
+    ),
+    Wrong(
+        "a witness without drafts",
+        {"witness": "def witness():\n    return (lambda tokens, gamma: []), [1, 2], 9, 0\n"},
+        ("witness",),
+        "Which kind is missing",
+    ),
+    Wrong(
+        "a witness that is no tuple",
+        {"witness": "def witness():\n    return handed_in\n"},
+        ("witness",),
+        "A witness is",
+    ),
     # drafting
     _slip(
         "the draft's cache never gets the last draft",
@@ -440,7 +853,7 @@ WRONG = [
         "draft",
         (
             "        new = [x]",
-            "        new = [x]\n        if q[x] < 0.12:\n            del drafted[-1], distributions[-1]\n            break",
+            "        new = [x]\n        if q[x] < 0.3:\n            del drafted[-1], distributions[-1]\n            break",
         ),
         says="none may be dropped",
     ),
@@ -454,7 +867,7 @@ WRONG = [
         "drafts become part of the text",
         "draft",
         ("        new = [x]", "        new = [x]\n        tokens.append(x)"),
-        says="changed the list",
+        says="changed what it was given",
     ),
     _slip(
         "each draft continues the same text",
@@ -466,7 +879,7 @@ WRONG = [
         "a draw from a dice of its own",
         "draft",
         ("x = source.categorical(q)", "x = int(torch.multinomial(q, 1))"),
-        says="never asked",
+        says="something else draws",
     ),
     _slip(
         "the whole text again in each pass",
@@ -564,7 +977,7 @@ WRONG = [
             "model.forward(torch.tensor([tokens[-1], *drafted]), cache)",
             "torch.cat([model.forward(torch.tensor([t]), cache) for t in [tokens[-1], *drafted]])",
         ),
-        says="one token a pass",
+        says="one token per pass",
     ),
     _slip(
         "rejected drafts stay in the output",
@@ -603,7 +1016,7 @@ WRONG = [
         "the emitted tokens are committed at once",
         "verify",
         ("    return [*drafted", "    tokens += [*drafted[:accepted], token]\n    return [*drafted"),
-        says="changed a list",
+        says="changed what it was given",
     ),
     *(
         _slip(
@@ -688,7 +1101,7 @@ WRONG = [
         "one EOS of several",
         "cut",
         ("if token in eos:", "if token in list(eos)[:1]:"),
-        says="stands inside the block",
+        says="several tokens may end",
     ),
     _slip(
         "the last EOS of the block",
@@ -709,7 +1122,7 @@ WRONG = [
         "the caller's block is cut",
         "cut",
         ("return emitted[: i + 1]", "del emitted[i + 1 :]\n            return emitted"),
-        says="changed the list",
+        says="changed what it was given",
     ),
     # the loop
     _slip(
@@ -745,7 +1158,7 @@ WRONG = [
         ("parts.cut(emitted, eos)", "emitted"),
         ("if tokens[-1] in eos:", "if any(t in eos for t in emitted):"),
         ("return tokens[len(prompt) :]", "return parts.cut(tokens[len(prompt) :], eos)"),
-        says="behind the EOS were committed",
+        says="cut what is emitted before",
     ),
     _slip(
         "a drafted EOS is dropped unseen",
@@ -804,13 +1217,13 @@ WRONG = [
         "only the last token of a round is looked at",
         "loop",
         ("parts.cut(emitted, eos)", "emitted"),
-        says="went on behind the EOS",
+        says="went on after the EOS",
     ),
     _slip(
         "the EOS ends nothing",
         "loop",
         ("        if tokens[-1] in eos:\n            break\n", ""),
-        says="went on behind the EOS",
+        says="went on after the EOS",
     ),
     _slip(
         "a drafted EOS ends the text",
@@ -859,10 +1272,10 @@ WRONG = [
         "the draft's context is not handed on",
         "loop",
         (", end, draft_model.max_context)", ", end)"),
-        says="draft model: .* exceed its context",
+        says="exceed the draft model's context",
     ),
     _slip(
-        "p at temperature 0",
+        "p at temperature 0 in the loop",
         "loop",
         ("q, rule, temperature)", "q, rule, 0.0)"),
         says="same temperature|does not reach",
@@ -882,7 +1295,7 @@ WRONG = [
         "loop",
         ("torch.tensor(tokens[:-1])", "torch.tensor(tokens)"),
         ("target.new_cache(end)", "target.new_cache(end + 9)"),
-        says="held it already",
+        says="whole prompt taken in",
     ),
     _slip(
         "a prompt of one token",
@@ -998,7 +1411,7 @@ WRONG = [
         "nobody is asked",
         "repair",
         ("list(propose(tokens, min(gamma, end - len(tokens) - 1)))", "[]"),
-        says="it was not asked",
+        says="ask propose for",
     ),
     _slip(
         "short proposals are thrown away",
