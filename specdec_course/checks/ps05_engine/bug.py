@@ -125,14 +125,12 @@ def _judge_repair(repaired: Any, rng: random.Random, short: bool, gamma: int, n:
         elif len(held) < len(text) and fed[0] != text[len(held)]:
             hint = f"the cache held {held}, and {fed} was fed after it: a committed token is missing between."
     Judge("The text", lambda: text[start:], (), replace(IDS, hint=lambda *_: hint), lambda: given)(lambda: out, [()])
-    for before, (held, fed) in pairwise(passes):
-        right_so_far = next((i for i, (a, b) in enumerate(zip(sum(before, []), text)) if a != b), len(text))
-        if len(held) < min(right_so_far, len(sum(before, []))):
-            what, mistake = (
-                "Tokens are fed again that the cache held before.",
-                "no fresh cache in each round: roll back.",
-            )
-            raise wrong(what, given=given, got=f"a pass over {fed}, after {held}", mistake=mistake)
+    for (held_before, fed_before), (held, fed) in pairwise(passes):
+        read = held_before + fed_before
+        if len(held) < next((i for i, (a, b) in enumerate(zip(read, text)) if a != b), len(read)):
+            mistake = "no fresh cache in each round: roll back to what is right."
+            what, got = "Tokens are fed again that the cache held before.", f"a pass over {fed}, after {held}"
+            raise wrong(what, given=given, got=got, mistake=mistake)
     _READ(lambda right, given: [held + fed for held, fed in passes], [(right, given)])
 
 

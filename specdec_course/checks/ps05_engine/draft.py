@@ -120,8 +120,15 @@ def _drafts_follow_their_distribution(draft: Any, rng: random.Random) -> None:
     case = Case(script(rng, 3), tokens, 2, tokens[:-1], T, vocab=3)
 
     def program(source: Visitor) -> tuple[int, ...]:
-        drafted = _run(draft, case, source).tokens
-        draws.add(len(source.choices))
+        counted = SimpleNamespace(draws=0)
+
+        def categorical(q: Any) -> int:
+            counted.draws += 1
+            return source.categorical(q)
+
+        counted.categorical = categorical
+        drafted = _run(draft, case, counted).tokens
+        draws.add(counted.draws)
         return tuple(drafted)
 
     _DRAWN(lambda _: exact_distribution(program, certain=True), [(case,)])
