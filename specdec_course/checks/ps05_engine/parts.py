@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -83,8 +84,10 @@ class Parts:
         if model.max_context is not None and gamma > most_drafts(gamma, len(tokens), 10**6, model.max_context):
             what = f"{gamma} drafts after {len(tokens)} tokens exceed the draft model's context of {model.max_context}."
             raise wrong(what, mistake="parts.how_many_drafts has to know draft_model.max_context.")
-        drafter = DraftModelDrafter(model).begin(model, Sampling(temperature=temperature), 0)
-        drafter.cache = cache
+        names = ("vocab_size", "max_context", "eos_token_ids", "tokenizer", "device", "forward")
+        # The drafter asks its model for a cache and gets the one that is there.
+        lent: Any = SimpleNamespace(**{name: getattr(model, name) for name in names}, new_cache=lambda capacity: cache)
+        drafter = DraftModelDrafter(lent).begin(lent, Sampling(temperature=temperature), 0)
         proposal, like = drafter.propose(tokens, gamma, source), torch.zeros(model.vocab_size, dtype=torch.float64)
         return proposal.tokens, [proposal.distribution(i, like) for i in range(len(proposal.tokens))]
 
