@@ -1,4 +1,4 @@
-"""What a chip can do at most: bytes from memory a second, dense matrix FLOP a second, bytes of memory."""
+"""Accelerators: the peak bandwidth, peak dense matrix rates and memory of chips."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specdec_ref.arithmetic.lookup import look_up, plain_name
 class Accelerator:
     """A chip's peaks: `bandwidth` in bytes/s, `capacity` in bytes, `rates` in dense FLOP/s by number format.
 
-    Also what a measurement of one's own machine is put into. Raises ValueError for peaks that are not
+    A measured machine is one, too. Raises ValueError for peaks that are not
     positive, and for a rate that is marked as reached only with structured sparsity.
     """
 

@@ -76,7 +76,7 @@ class Attention:
 @dataclass(frozen=True)
 class LatentAttention:
     """Multi-head latent attention (MLA, arXiv 2405.04434): all heads share one cached vector of
-    `kv_rank` + `rope_dim` values a token, from which each head's keys and values are expanded.
+    `kv_rank` + `rope_dim` values per token, from which each head's keys and values are expanded.
 
     `q_rank` None means that queries are not compressed.
     """

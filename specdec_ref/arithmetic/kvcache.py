@@ -1,7 +1,7 @@
 """The size of the key-value cache, and the work that it saves.
 
 For grouped-query attention one token takes 2 L n_kv d_head P bytes (L layers, n_kv key/value heads of d_head,
-P bytes a value, and 2 for keys and values). A layer with a sliding window stops growing at its window.
+P bytes per value, and 2 for keys and values). A layer with a sliding window stops growing at its window.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def layer_kv_bytes_per_token(layer: LayerShape, kv: str | NumberFormat = "bf16",
 def kv_bytes_per_token(shape: ModelShape, kv: str | NumberFormat = "bf16", latent: bool = True) -> int:
     """Bytes that one token adds to the cache while no window is full: 2 L n_kv d_head P for GQA.
 
-    `kv` is the format of keys and values. `latent` False gives MLA as an implementation that caches the
-    expanded keys and values has it. For tensor parallelism pass one rank's part, `shape.shard(tp)`.
+    `kv` is the format of keys and values. `latent` False: MLA in an implementation
+    that caches the expanded keys and values. For tensor parallelism pass one rank's part, `shape.shard(tp)`.
     """
     return sum(layer_kv_bytes_per_token(layer, kv, latent) for layer in shape.layers)
 

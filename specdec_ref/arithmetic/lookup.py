@@ -1,4 +1,4 @@
-"""Finding an entry of a table by the name that a person types."""
+"""Look-up of a table's entries by the names that people type."""
 
 from __future__ import annotations
 

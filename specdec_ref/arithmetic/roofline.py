@@ -138,7 +138,7 @@ def step_time(work: Work, chip: Accelerator, dtype: str | None = None) -> StepTi
     """The time of `work` on `chip`: bytes / bandwidth and FLOP / rate.
 
     `dtype` is the format that the multipliers work in; None takes the chip's 16-bit one, as weight-only
-    quantisation does. For a measured machine pass an `Accelerator` made from its measurements.
+    quantisation does. For a measured machine, pass an `Accelerator` made from its measurements.
     """
     return StepTime(work.bytes / chip.bandwidth, work.flops / chip.rate(dtype or chip.half_precision))
 
@@ -157,7 +157,7 @@ def tokens_per_second(
     weights: Weights = "bf16",
     kv: Kv = "bf16",
 ) -> float:
-    """The cap on plain decoding: new tokens a second of all sequences together, on one chip."""
+    """The cap on plain decoding: new tokens per second of all sequences together, on one chip."""
     return batch / step_time(decode(shape, context, batch, weights=weights, kv=kv), chip).overlapped_s
 
 
@@ -172,10 +172,10 @@ def compute_bound_batch(
     weights: Weights = "bf16",
     kv: Kv = "bf16",
 ) -> int | None:
-    """The smallest batch at which a pass over `n_tokens` tokens a sequence is not bound by memory any more.
+    """The smallest batch at which a pass over `n_tokens` tokens per sequence is no longer bound by memory.
 
     None if no batch up to `max_batch` is: every sequence brings its own cache to read, and with a long
-    context its bytes alone keep the pass left of the ridge. Near B n_tokens = ridge x bytes a weight / 2
+    context its bytes alone keep the pass left of the ridge. Near B n_tokens = ridge x bytes per weight / 2
     for short ones.
     """
 
@@ -236,7 +236,7 @@ def draft_cost(
 def all_reduces_per_token(
     target: ModelShape, tokens_per_round: float = 1, draft: ModelShape | None = None, gamma: int = 0
 ) -> float:
-    """All-reduces a tensor-parallel run makes for each emitted token: two a layer a pass (arXiv 1909.08053).
+    """All-reduces a tensor-parallel run makes for each emitted token: two per layer and pass (arXiv 1909.08053).
 
     A round is one target pass and, where the draft is split over the ranks too, gamma draft passes.
     """

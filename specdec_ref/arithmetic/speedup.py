@@ -71,7 +71,7 @@ def best_gamma(speedup_at: Curve, max_gamma: int = 64) -> tuple[int, float]:
 
 
 def break_even_alpha(gamma: int, c: float, v: VerifyCost = 1.0) -> float | None:
-    """The least alpha at which gamma drafted tokens a round pay for themselves; None if no alpha does."""
+    """The least alpha at which gamma drafted tokens per round pay for themselves; None if no alpha does."""
     _check(1.0, gamma)
     cost = gamma * c + _verify_cost(v, gamma)
     if cost > expected_tokens(1.0, gamma):

@@ -1,4 +1,4 @@
-"""Bytes in words. GB is 10^9 bytes and GiB is 2^30: 7% apart, and often mistaken for one another."""
+"""Bytes as text. GB is 10^9 bytes and GiB is 2^30: 7% apart, and often confused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why greedy outputs of two arms differ: each first difference is looked at with the model itself."""
+"""Why greedy outputs of two arms differ: the model itself examines each first difference."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from specdec_ref.bench.arms import Sample
+from specdec_ref.interfaces import CausalLM
 from specdec_ref.measure.neartie import compare_greedy
 
 REFERENCE = {
@@ -23,13 +24,13 @@ def differences(
     samples: Mapping[str, Mapping[str, Sequence[Sample]]],
     workers: Mapping[str, str],
     ids: Mapping[str, list[int]],
-    models: Mapping[str, Any],
+    models: Mapping[str, CausalLM],
 ) -> list[dict[str, Any]]:
-    """Every prompt on which an arm wrote other tokens than its reference, and what `compare_greedy` makes of it.
+    """Every prompt on which an arm wrote different tokens from its reference, and what `compare_greedy` says about it.
 
-    workers: arm -> worker. models: "q4" and "bf16", where there, the model that looks at the logits. Libraries differ
-    in more than the order of sums (where they round, whether activations are quantised): what this calls an error
-    means, between libraries, no more than that the flip is larger than our own rounding. An arm whose repeats differ
+    workers: arm -> worker. models: "q4" and "bf16" where they took part, the models that compute the logits again.
+    Libraries differ in more than the order of sums (where they round, whether activations are quantised): between
+    libraries, an "error" means no more than that the flip is larger than our own rounding. An arm whose repeats differ
     among themselves is entered with kind "not repeatable".
     """
     found = []
@@ -48,7 +49,7 @@ def differences(
 
 
 def unexplained(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Those differences within our own engine that rounding does not explain, in words: faults."""
+    """The differences within our own engine that rounding does not explain, in words: faults."""
     return [
         f"{d['arm']} on {d['prompt']}: token {d.get('position')} differs by more than rounding"
         for d in found

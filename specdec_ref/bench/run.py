@@ -60,9 +60,9 @@ def run(
 ) -> dict[str, Any]:
     """Time every arm of every worker on every prompt, in turns: arms A B C A B C for each prompt. Returns the record.
 
-    How many tokens a prompt gets is what the first arm writes until its end token, `max_new_tokens` at most; then
-    every arm makes just as many. Of transformers' lookup settings the one that is fastest on the first prompt of each
-    domain takes part.
+    The first arm decides how many tokens a prompt gets: as many as it writes until its end token, `max_new_tokens` at
+    most. Then every arm makes exactly that many. Of transformers' lookup settings only the one that is fastest on the
+    first prompt of each domain takes part.
     Raises WorkerFailed where an arm cannot run, UnlikeWork where arms did different work.
     """
     started = datetime.datetime.now(datetime.timezone.utc)
@@ -138,7 +138,7 @@ def _lengths(
     most: int,
     progress: Callable[[str, float], None],
 ) -> dict[str, int]:
-    """New tokens of each prompt: what the first arm writes, its end token included. Warms that arm up, too."""
+    """How many new tokens each prompt gets: what the first arm writes, its end token included. Also warms it up."""
     arm, worker = next(iter(arms.items()))
     ends = set(worker.facts["eos_token_ids"])
     lengths = {}
@@ -213,7 +213,7 @@ def comparisons(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def table(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row for each arm: tokens a second, TTFT, TPOT, noise, bytes a token and memory, medians over prompts."""
+    """A row for each arm: tokens per second, TTFT, TPOT, noise, bytes per token and memory, medians over prompts."""
     rows = []
     for arm, by in samples_of(record).items():
         worker = record["workers"][record["arms"][arm]]

@@ -76,7 +76,7 @@ def main(args: list[str] | None = None) -> int:
 
 
 def _one_line(error: Exception) -> str | None:
-    """What to tell a user who can do something about `error`; None where it is a fault of ours."""
+    """`error` in one line for the user, who can do something about it; None where the fault is ours."""
     from specdec_ref.models.store.catalog import ModelNotAvailable
 
     if isinstance(error, OSError) and error.strerror:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from specdec_ref.cli.options import model_option, read_json
+
+if TYPE_CHECKING:
+    from specdec_ref.bench.compare import Ratio
 
 PEERS = ("transformers", "openvino", "llamacpp")
 
@@ -167,7 +170,7 @@ def _show(record: dict[str, Any], as_json: bool) -> int:
     return int(bool(faults))
 
 
-def _interval(r: Any) -> list[float]:
+def _interval(r: Ratio) -> list[float]:
     return [r.mean, r.low, r.high]
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from specdec_ref.cli.options import check_device, dtype_option, make_drafter, read_text, sampling_options
+
+if TYPE_CHECKING:
+    from specdec_ref.measure.pair import Tryout
 
 
 @click.command("try", short_help="Acceptance, costs and speedup of your own pair of models.")
@@ -74,7 +77,7 @@ def try_pair(
         _print(result, target_name, draft, len(messages))
 
 
-def _as_data(result: Any) -> dict[str, Any]:
+def _as_data(result: Tryout) -> dict[str, Any]:
     return {
         "gamma": result.gamma,
         "alpha": result.alpha,
@@ -92,7 +95,7 @@ def _as_data(result: Any) -> dict[str, Any]:
     }
 
 
-def _print(result: Any, target: str, draft: str, n_prompts: int) -> None:
+def _print(result: Tryout, target: str, draft: str, n_prompts: int) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""Predict the time of a decode step from bytes, bandwidth and overhead, and measure it beside the prediction."""
+"""The time of a decode step: predicted from bytes, bandwidth and overhead, and measured beside the prediction."""
 
 from __future__ import annotations
 

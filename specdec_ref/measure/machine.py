@@ -1,4 +1,4 @@
-"""What this machine can do: how fast weights stream from memory, and how fast matrices multiply."""
+"""The speed of this machine: how fast weights stream from memory, and how fast matrices multiply."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class WeightStream:
         return statistics.median(times)
 
     def bandwidth(self, matrices: int = 32) -> float:
-        """Bytes of weights a second for a single token."""
+        """Bytes of weights per second for a single token."""
         return self.matrix_bytes / self.seconds(1, matrices)
 
 

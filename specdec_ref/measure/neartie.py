@@ -1,8 +1,9 @@
-"""Why two greedy outputs differ: rounding, or a fault?
+"""Near-ties: whether rounding or a fault makes two greedy outputs differ.
 
 In exact arithmetic greedy speculation gives the same tokens as plain decoding. In floating point a pass over several
-tokens adds the same numbers in another order than passes over one, so logits move by the *rounding scale* of the pass,
-and where the two best tokens are closer than that, either may win. Such a flip is no fault; any other difference is.
+tokens may add the same numbers in a different order from passes over one token, so logits move by the *rounding scale*
+of the pass, and where the two best tokens are closer than that, either may win. Such a flip is no fault; any other
+difference is.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from specdec_ref.engine.prompt import encode_prompt
 from specdec_ref.interfaces import CausalLM
 
 WIDTHS = (1, 2, 4, 8)
-"""Tokens a pass, besides the pass over everything: the shapes that plain decoding and verification use."""
+"""Tokens per pass, besides the pass over everything: the shapes that plain decoding and verification use."""
 
 SAFETY = 2.0
-"""How much larger than seen the rounding of a logit may be: a handful of passes don't show the worst one."""
+"""How much larger than observed the rounding of a logit may be: a handful of passes doesn't show the worst case."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,9 @@ def compare_greedy(a: Sequence[int], b: Sequence[int], model: CausalLM, prompt: 
 
     The logits of that position are computed again, in one pass and in passes of `WIDTHS` tokens over the same context.
     The rounding scale is the largest change of a leading logit, and at least one unit in the last place of the best.
-    Both tokens within 2 `SAFETY` times that scale of the best one (each of two logits may move) is a near-tie. What
-    comes after a flip continues another text and says nothing. Costs a few plain generations up to the position.
+    It is a near-tie if both tokens lie within 2 `SAFETY` times that scale of the best one (each of two logits may
+    move). What comes after a flip continues a different text and says nothing. Costs a few plain generations up to the
+    position.
     """
     position = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     if position == len(a) == len(b):
@@ -82,8 +84,8 @@ def compare_greedy(a: Sequence[int], b: Sequence[int], model: CausalLM, prompt: 
 def logits_by_shape(model: CausalLM, prompt: Sequence[int], output: Sequence[int]) -> Tensor:
     """The logits after prompt and output, `[shapes, vocab]`: from one pass over all, then from passes of WIDTHS tokens.
 
-    As in the engine the prompt but for its last token is one pass; what follows is cut into passes of one width, so
-    that keys and values in the cache come from such passes too.
+    As in the engine, all of the prompt but its last token is one pass. What follows is cut into passes of one width, so
+    that keys and values in the cache come from such passes, too.
     """
     tokens = [*prompt, *output]
     rows = []

@@ -1,4 +1,4 @@
-"""What speculation would give a pair of models on a set of prompts: acceptance, costs, speedup now and predicted."""
+"""What speculation gives a pair of models on a set of prompts: acceptance, costs, speedup measured and predicted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specdec_ref.arithmetic import best_gamma
 from specdec_ref.draft import DraftModelDrafter
 from specdec_ref.engine import SpeculativeEngine
 from specdec_ref.engine.prompt import encode_prompt
-from specdec_ref.interfaces import Drafter
+from specdec_ref.interfaces import CausalLM, Drafter
 from specdec_ref.measure.passes import pass_seconds, relative_cost
 from specdec_ref.measure.race import Race, race
 
@@ -107,7 +107,7 @@ class Tryout:
 
 
 def try_pair(
-    target: Any,
+    target: CausalLM,
     drafter: Drafter,
     prompts: Sequence[Any],
     *,

@@ -11,7 +11,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -67,8 +66,8 @@ def adaptive_gamma(
 ) -> AdaptiveGamma:
     """An `AdaptiveGamma` by the curve of `target`'s passes, measured here and now: a second for the default model.
 
-    most: the largest gamma; draft_cost: time to draft a token, over a target pass of one token. Both `most` and the
-    context are cut to what the model takes.
+    most: the largest gamma; draft_cost: the time to draft one token over that of a target pass over one. Both `most`
+    and the context are cut to what the model takes.
     """
     if target.max_context is not None:
         most = min(most, target.max_context - 1)
@@ -140,7 +139,7 @@ def using_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def synchronise(device: Any) -> None:
+def synchronise(device: torch.device | str) -> None:
     """Wait until the device has finished its work; a CPU always has."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)

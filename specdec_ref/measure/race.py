@@ -1,4 +1,4 @@
-"""Time two ways of generating against each other, fairly."""
+"""A fair race: two ways of generating, timed in turns."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec_ref.engine import Generation
+from specdec_ref.interfaces import CausalLM
 from specdec_ref.measure.neartie import compare_greedy
 
 
@@ -70,7 +71,7 @@ def race(first: Callable[[], Generation], second: Callable[[], Generation], repe
     return Race(a, b, *seconds)
 
 
-def describe_difference(result: Race, target: Any, prompt: Any) -> str:
+def describe_difference(result: Race, target: CausalLM, prompt: Any) -> str:
     """One sentence: the same tokens, or where greedy outputs diverge and how near the two tokens were there."""
     found = compare_greedy(result.first.tokens, result.second.tokens, target, prompt)
     if found.kind == "same":
