@@ -98,7 +98,8 @@ def _drop_what_cannot_be_written() -> None:
     try:
         _flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int) -> int:

@@ -60,7 +60,7 @@ def standard_input() -> str:
     return sys.stdin.read()
 
 
-def read_text(path: Path) -> str:
+def text_of(path: Path) -> str:
     """A file as text. Raises ClickException for one that is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
@@ -71,7 +71,7 @@ def read_text(path: Path) -> str:
 def read_json(path: Path) -> Any:
     """A file's JSON. Raises ClickException for what is none."""
     try:
-        return json.loads(read_text(path))
+        return json.loads(text_of(path))
     except json.JSONDecodeError as error:
         raise click.ClickException(f"{path} is not JSON: {error}") from error
 

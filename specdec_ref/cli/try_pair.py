@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from specdec_ref.cli.options import check_device, dtype_option, make_drafter, read_text, sampling_options
+from specdec_ref.cli.options import check_device, dtype_option, make_drafter, sampling_options, text_of
 
 if TYPE_CHECKING:
     from specdec_ref.measure.pair import Tryout
@@ -51,7 +51,7 @@ def try_pair(
 
     texts = [p.user for p in our_prompts() if p.id.endswith("-1")]
     if prompts is not None:
-        texts = [line for line in read_text(prompts).splitlines() if line.strip()]
+        texts = [line for line in text_of(prompts).splitlines() if line.strip()]
         if not texts:
             raise click.UsageError(f"{prompts} has no prompt: write one per line")
     console = Console(stderr=True)
