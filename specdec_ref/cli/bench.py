@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specdec_ref.cli.options import model_option, read_json
+from specdec_ref.files import write_atomic
 
 if TYPE_CHECKING:
     from specdec_ref.bench.compare import Ratio
@@ -99,7 +100,7 @@ def bench(
                 hint = " (pip install '.[peers]')" if "ModuleNotFoundError" in str(error) else ""
                 raise click.ClickException(f"{error}{hint}") from error
         if out is not None:
-            _write(out, json.dumps(record, indent=1) + "\n")
+            write_atomic(out, json.dumps(record, indent=1) + "\n")
     return _show(record, as_json)
 
 
@@ -128,13 +129,6 @@ def _numbers(text: str) -> list[int]:
     if not numbers or min(numbers) < 1:
         raise click.UsageError(f"--lookups {text!r}: give whole numbers above 0, such as 3,5,10")
     return numbers
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
 
 
 def _show(record: dict[str, Any], as_json: bool) -> int:

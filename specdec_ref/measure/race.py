@@ -76,7 +76,8 @@ def describe_difference(result: Race, target: CausalLM, prompt: Any) -> str:
     found = compare_greedy(result.first.tokens, result.second.tokens, target, prompt)
     if found.kind == "same":
         return "Both wrote the same tokens."
-    words = [target.tokenizer.decode([t]) if t is not None else None for t in found.tokens]
+    tokenizer = target.tokenizer
+    words = [t if t is None or tokenizer is None else tokenizer.decode([t]) for t in found.tokens]
     cause = (
         "a near-tie, which rounding can tip" if found.kind == "near-tie" else "an error, rounding does not explain it"
     )
