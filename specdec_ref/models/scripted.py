@@ -81,15 +81,19 @@ class ScriptedModel:
 
         The hidden state of a token, in every layer, is the number of tokens it sees and its own id, `[n, 2]`.
         """
-        past, new = list(cache.tokens), tokens.tolist()
+        past, new = tuple(cache.tokens), tokens.tolist()
         cache.tokens.extend(new)
         n = len(new)
-        sees = torch.ones(n, n, dtype=torch.bool).tril() if mask is None else mask
-        places = list(range(n)) if positions is None else positions.tolist()
-        contexts = [
-            (*past, *(new[j] for j in sorted(range(n), key=lambda j: places[j]) if sees[i, j])) for i in range(n)
-        ]
-        wanted = [list(self.distribution(c)) for c in contexts[rows]]
+
+        def context(i: int) -> tuple[int, ...]:
+            if mask is None:
+                return (*past, *new[: i + 1])
+            places = range(n) if positions is None else positions.tolist()
+            return (*past, *(new[j] for j in sorted(mask[i].nonzero().flatten().tolist(), key=places.__getitem__)))
+
+        wanted = [list(self.distribution(context(i))) for i in range(n)[rows]]
         logits = torch.tensor(wanted, dtype=torch.float64).reshape(len(wanted), self.vocab_size).log()
-        state = torch.tensor([[len(c), x] for c, x in zip(contexts, new, strict=True)], dtype=torch.float64)
+        if not layers:
+            return Pass(logits, ())
+        state = torch.tensor([[len(context(i)), x] for i, x in enumerate(new)], dtype=torch.float64)
         return Pass(logits, (state.reshape(n, 2),) * len(layers))
