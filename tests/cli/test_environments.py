@@ -167,7 +167,7 @@ def test_what_needs_no_model_works_anywhere(tmp_path, name):
         "caches that cannot be written",
         "a user without an account",
         "another user",
-        "a full disk",
+        pytest.param("a full disk", marks=pytest.mark.slow),  # each loop is compiled anew
     ],
 )
 def test_a_model_generates_anywhere(tmp_path, name, model):
