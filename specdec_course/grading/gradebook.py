@@ -114,7 +114,6 @@ class Grade:
     most: float
     points: float | None  # None: there is none yet; extra points given by hand are in it
     state: str = ""  # why there is none
-    by_hand: bool = False
     again: bool = False  # given by hand before the submission changed
     comment: str = ""
 
@@ -142,7 +141,7 @@ def grades(course: Course, book: Any, name: str, student: str) -> list[Grade]:
             points += grade.extra_credit or 0.0
         comment = book.find_comment(question, name, name, student).manual_comment if written else ""
         again = by_hand and bool(grade.needs_manual_grade)
-        result.append(Grade(question, most, points, state, by_hand, again, comment or ""))
+        result.append(Grade(question, most, points, state, again, comment or ""))
     return result
 
 

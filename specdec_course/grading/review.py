@@ -22,6 +22,7 @@ FAR_ATTRIBUTES = {
 FAR_IN_OS = {"read", "write", "dup", "dup2", "open", "close", "pipe", "abort", "killpg", "waitpid", "putenv", "popen"}
 # What an exercise has no use for but to reach the grading itself: tests after it give no points, a human decides.
 GRADING_NAMES = {"ctypes"}
+EQUAL_TO_ALL = {"unittest.mock", "mock", "pytest"}  # modules with objects that equal whatever they are compared with
 GRADING_ATTRIBUTES = {
     "_getframe", "_current_frames", "settrace", "setprofile", "__globals__", "__subclasses__", "__code__",
     "__closure__", "f_globals", "f_locals", "f_back", "tb_frame", "gi_frame", "cell_contents", "get_objects",
@@ -125,10 +126,12 @@ def _reaching(tree: ast.Module) -> list[str]:
     found = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)} & GRADING_ATTRIBUTES
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
+            found |= EQUAL_TO_ALL & {node.module or "", *(f"{node.module}.{a.name}" for a in node.names)}
             found |= GRADING_ATTRIBUTES & {a.name for a in node.names}
             found |= GRADING_NAMES & {(node.module or "").split(".")[0]}
         elif isinstance(node, ast.Import):
             found |= GRADING_NAMES & {a.name.split(".")[0] for a in node.names}
+            found |= EQUAL_TO_ALL & {a.name for a in node.names}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found |= GRADING_ATTRIBUTES & {node.value}
     return sorted(found)

@@ -1,4 +1,4 @@
-"""Forty ways to ask for points without having earned them, each a cell of a notebook whose two answers are wrong.
+"""Ways to ask for points without having earned them, each a cell of a notebook whose two answers are wrong.
 
 By name, the source of a cell. It stands in front of the notebook, or in place of the answer `acceptance` where it
 defines that. Whatever it does, the two tests may give no point, and the table of marks has to name the submission.
@@ -204,6 +204,9 @@ def acceptance(p, q):
     import specdec_course.checks.example as example
     example.abs = lambda x: 0
     return 2""",
+    "an object of a library that equals everything": """
+from unittest import mock
+def acceptance(p, q): return mock.ANY""",
     "full marks by exit code": """
 import os
 def acceptance(p, q):

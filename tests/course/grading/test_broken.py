@@ -232,6 +232,7 @@ CASES = {
     ),
     "reads solutions and other submissions": Case(OPEN, FULL, look="open", printed="FileNotFoundError", absent=SECRET),
     "writes outside": Case(WRITE, FULL, look="open", printed="OSError", absent="WRITTEN"),
+    "an answer that is not a number": Case(instead("mean", "def mean(values):\n    return float('nan')"), LOST),
     "syntax error": Case(instead("mean", "def mean(values:\n    return"), LOST, look="solve-mean: not valid Python"),
     "endless loop that heeds nothing": Case(
         before("while True:\n    try:\n        while True: pass\n    except BaseException: pass"),
