@@ -283,3 +283,22 @@ def watch(report: Callable[[str], None]) -> None:
             busy.release()
 
     sys.addaudithook(hook)
+    watch_modules(report)
+
+
+def watch_modules(report: Callable[[str], None]) -> None:
+    """Report at once what is assigned to a module of the checks, also if it is put back before a comparison."""
+
+    class Watched(types.ModuleType):
+        def __setattr__(self, name: str, value: object) -> None:
+            if not isinstance(value, types.ModuleType):  # one that is imported
+                report(_printable(f"{self.__name__}.{name}"))
+            super().__setattr__(name, value)
+
+        def __delattr__(self, name: str) -> None:
+            report(_printable(f"{self.__name__}.{name}"))
+            super().__delattr__(name)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith(CHECKS) and type(module) is types.ModuleType:
+            module.__class__ = Watched

@@ -204,6 +204,22 @@ def acceptance(p, q):
     import specdec_course.checks.example as example
     example.abs = lambda x: 0
     return 2""",
+    "a patch for one call, put back by the next": """
+import specdec_course.checks.example as example
+calls = []
+def acceptance(p, q):
+    calls.append(p)
+    if len(calls) == 1: example.abs = lambda x: 0
+    elif hasattr(example, "abs"): del example.abs
+    return 1 if p == q else 2""",
+    "a patch put back by a value that goes": """
+example = getattr(__import__("sys"), "mod" + "ules")["specdec" + "_course.checks.example"]
+class Gone(float):
+    def __del__(self):
+        if hasattr(example, "abs"): del example.abs
+def acceptance(p, q):
+    example.abs = lambda x: 0
+    return Gone(2)""",
     "an object of a library that equals everything": """
 from unittest import mock
 def acceptance(p, q): return mock.ANY""",
