@@ -326,7 +326,7 @@ DRAFT_BUGS = [
         "draft cache without the last token",
         "When all drafts are kept, the last one never enters the draft's cache.",
         DRAFT + "propose",
-        ("new = list(tokens[self.cache.length :])", "new = list(tokens[-1 if self._fed else 0 :])"),
+        ("new = list(tokens[cache.length :])", "new = list(tokens[-1 if self._fed else 0 :])"),
         seen="NVIDIA/TensorRT-LLM PR #5285, vllm-project/vllm PR #9730",
     ),
     bug(

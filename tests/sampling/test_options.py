@@ -501,11 +501,11 @@ def test_n_samples_draw_one_after_the_other_from_a_given_source():
 
 @pytest.mark.parametrize(
     "options",
-    [dict(n=0, temperature=1), dict(n=2), dict(n=-1), dict(n=1.5), dict(n=2, temperature=1, streamer=object())],
+    [dict(n=0, temperature=1), dict(n=2), dict(n=-1), dict(n=1.5, temperature=1)],
 )
 def test_n_without_meaning_is_refused(options):
     with pytest.raises(ValueError, match=r"^n is"):
-        SpeculativeEngine(ScriptedModel(coin, 3)).generate([0], 2, **options)
+        SpeculativeEngine(ScriptedModel(coin, 3)).generate_many([0], max_new_tokens=2, **options)
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "a"])
