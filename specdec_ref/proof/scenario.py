@@ -168,18 +168,18 @@ class Scenario:
         return engine.generate(list(self.prompt), self.budget, source=source, **options, **more)
 
     def distribution(self) -> dict[Tokens, float]:
-        """The joint distribution of whole outputs, by enumeration of the production loop.
+        """The joint distribution of whole outputs, by enumeration of the production loop."""
+        return self._observed()[0]
 
-        Raises NothingShown where what the scenario is about happens on no branch.
-        """
+    def _observed(self) -> tuple[dict[Tokens, float], set[str]]:
+        """The joint distribution, and what happened on some branch."""
         engine, happened = self.engine(), set[str]()
 
         def note(run: Run, round_: Round) -> None:
             happened.update(events(run, round_))
 
         found = enumerate_distribution(lambda source: tuple(self.generate(engine, source, on_round=note).tokens))
-        self.require(happened)
-        return found
+        return found, happened
 
     def require(self, happened: Collection[str]) -> None:
         """Raises NothingShown unless everything that the scenario is to show is among what happened."""
@@ -195,8 +195,13 @@ class Scenario:
         return autoregressive_distribution(self.target_distribution, self.prompt, self.budget, self.eos, **options)
 
     def deviation(self) -> float:
-        """Largest difference of the two distributions; 0 up to rounding for a lossless rule."""
-        return difference(self.distribution(), self.expected())
+        """Largest difference of the two distributions; 0 up to rounding for a lossless rule.
+
+        Raises NothingShown where what the scenario is about happens on no branch.
+        """
+        found, happened = self._observed()
+        self.require(happened)
+        return difference(found, self.expected())
 
     def total_variation(self) -> float:
         """TV between what is emitted and what should be: the exact price of a lossy rule."""
