@@ -589,9 +589,14 @@ def kept_share(rule, p, q):
     )
 
 
-for rule, q_used in (("token", q4), ("block", q4), ("match", q4), ("token", certain)):
+for name, rule, q_used in (
+    ("token", "token", q4),
+    ("block", "block", q4),
+    ("match", "match", q4),
+    ("token, certain draft", "token", certain),
+):
     exact = emitted_distribution(rule, p4, q_used) == p4
-    print(f"{rule:7} keeps {float(kept_share(rule, p4, q_used)):.2f} of first drafts; emits p exactly: {exact}")
+    print(f"{name:21} keeps {float(kept_share(rule, p4, q_used)):.2f} of first drafts; emits p exactly: {exact}")
 
 # %% [markdown]
 # By formula: $\sum \min(p, q)$ for token and block, $\sum p\,q$ for match, $p(x)$ for a certain draft. All exact, at very different
