@@ -79,7 +79,7 @@ def allocate(pool, n):
 
 # %%
 def append(pool, table, length, n):
-    """Make room for n tokens behind the `length` that the table holds."""
+    """Make room for n tokens after the `length` that the table holds."""
     blocks_needed = -(-(length + n) // pool.block_size)  # rounded up
     table += allocate(pool, blocks_needed - len(table))
 
@@ -257,7 +257,7 @@ for operation, times in agree().items():
 # what they hold is still there, until they are handed out again. If a new prompt begins in the same way, take them.
 #
 # How is a block found? By a hash of what it holds. Of its tokens alone? Look at the keys of the *same token*, at the same
-# place, behind different beginnings, in the real model:
+# place, after different beginnings, in the real model:
 
 # %%
 import torch
@@ -615,7 +615,7 @@ for watermark in (0, 0.01, 0.05, 0.2):
 # **The last block.** Half a block is lost a sequence, on average: little for long chats, much for very short ones.
 #
 # **Reading through a table.** Our CPU path first gathers the blocks into one piece, a copy that the plain cache need not
-# make. What does that cost? A decode step behind some 500 tokens, dense and paged in turns:
+# make. What does that cost? A decode step after some 500 tokens, dense and paged in turns:
 
 # %%
 import time

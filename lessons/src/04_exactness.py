@@ -224,9 +224,9 @@ print("both together:     ", *(f"{e:.2f}" for e in step.emitted))
 # **Claim.** Run one round with $\gamma$ drafts, and then let the target go on alone. The text follows the target's distribution.
 #
 # - **$\gamma = 0$.** Nothing is drafted; the round is one token drawn from the target. True.
-# - **From $\gamma - 1$ to $\gamma$.** By section 2 the first token follows $p$. What comes behind it? If it was a
+# - **From $\gamma - 1$ to $\gamma$.** By section 2 the first token follows $p$. What comes after it? If it was a
 #   *correction*, the round is over and the target goes on alone. If it was a *kept draft* $x$, what is left is a round
-#   with $\gamma - 1$ drafts behind $x$, and for that the claim holds already. Either way the rest follows the target's
+#   with $\gamma - 1$ drafts after $x$, and for that the claim holds already. Either way the rest follows the target's
 #   distribution **given the first token**, however that token came about. First token right, rest right given the first: the
 #   whole is right.
 #
@@ -851,7 +851,7 @@ for what, guess, found in (
 # <details><summary>No, fewer drafts are only slower</summary>It would be so if the decision were made <i>before</i> the draw.
 # Made after it, unlikely tokens are dropped and likely ones stay: those that stay no longer follow the reported q.</details>
 # <details><summary>Yes, the distribution changes</summary>Right: the proof needs a draft that was drawn from the q that it reports.
-# Decide before drawing, or propose the token and stop behind it.</details>
+# Decide before drawing, or propose the token and stop after it.</details>
 
 # %% [markdown]
 # ## In production

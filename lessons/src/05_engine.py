@@ -30,7 +30,7 @@ my_guess_text_changes = True
 #
 # > **Between rounds, the cache holds every committed token but the pending one.**
 #
-# So a pass is always fed the pending token first, and what it returns is the distribution of the token *behind* it. A prompt is
+# So a pass is always fed the pending token first, and what it returns is the distribution of the token *after* it. A prompt is
 # no special case: take in all of it but its last token, which is pending.
 #
 # In this lesson the model computes in float32. A difference between two texts shall mean a *bug*, not a rounding error;
@@ -121,7 +121,7 @@ for i, fed in enumerate([so_far[-1], *drafted]):
 # %% [markdown]
 # ## 4. Accept
 #
-# So what counts is the agreeing **prefix**. Then comes one token from the target itself, from the row behind the accepted
+# So what counts is the agreeing **prefix**. Then comes one token from the target itself, from the row after the accepted
 # drafts: a *correction* if a draft was rejected there, a *bonus* if none was left.
 
 
@@ -161,7 +161,7 @@ roll_back(cache, tokens)
 print(f"after roll_back: {cache.length}")
 
 # %% [markdown]
-# That is all: `truncate` moves no data, it sets a number. What lies behind is overwritten by the next pass.
+# That is all: `truncate` moves no data, it sets a number. What lies after that is overwritten by the next pass.
 #
 # How would you know that it is right? By the strongest check there is for a cache: *it must behave as a freshly filled
 # one*. Feed the pending token to ours and to a fresh one, and compare the logits.
@@ -324,7 +324,7 @@ chat_hole, _ = generate(target, lookup, chat, 16, roll_back=truncate_by(-1))
 HTML(course.diverging_html({"plain decoding": chat_plain[:16], "bug 4 on open chat": chat_hole}, tokenizer))
 
 # %% [markdown]
-# Where the two part, the model has lost the last token of its *prompt*, and everything behind it has moved up by one place.
+# Where the two part, the model has lost the last token of its *prompt*, and everything after it has moved up by one place.
 # It goes on in good English. Whether and when a text parts is luck; the cache error is not.
 
 # %% [markdown]
@@ -669,7 +669,7 @@ for n in (1, 5, 6):
     print(f"asked for {n}: the article's decisions give {len(as_in_the_article(counter, counter, [4], n))} tokens")
 
 from_zero = as_in_the_article(counter, counter, [29], 12)
-print("EOS 2, the number built in:  ", from_zero, "<- goes on behind the 2")
+print("EOS 2, the number built in:  ", from_zero, "<- goes on after the 2")
 print("the same, cut at the first 2:", generate(counter, knows, [29], 12, eos=(2,))[0])
 print("EOS 7, known to the model:   ", as_in_the_article(counter, counter, [4], 12), "<- 7 is not even looked for")
 print("the same, with eos=(7,):     ", generate(counter, knows, [4], 12, eos=(7,))[0])
@@ -713,7 +713,7 @@ HTML(course.claims_html(*range(20, 28)))
 # How many tokens does the round emit?**
 #
 # <details><summary>Four: three that agree, and one from the target</summary>That is bug 1. The last two agree with what the
-# target would write behind a <i>rejected</i> token; that text will never exist.</details>
+# target would write after a <i>rejected</i> token; that text will never exist.</details>
 # <details><summary>One</summary>The first draft was right, so it stays; and then the target's own token follows.</details>
 # <details><summary>Two</summary>Yes: one accepted draft and the correction. The last two were never tested.</details>
 #
