@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     # In every lesson: the course's prompts, answers, figures and tables
     from specdec_ref.prompts import prompt as prompt, prompts as prompts
     from specdec_course.answers import check as check, guess_text as guess_text
+    from specdec_course.blanks import blank as blank, solution as solution
+    from specdec_course.progress_line import progress as progress
     from specdec_course.pictures.plots import new_figure as new_figure, show as show, table_html as table_html
     from specdec_course.contents import contents_html as contents_html
     from specdec_course.article.settle import claims_html as claims_html

@@ -120,9 +120,14 @@ def check(name: str, given: object) -> str:
 
 
 def guess_text(given: object, right: float, unit: str = "") -> str:
-    """What came out beside a learner's guess, without a judgement: guesses are there to be wrong."""
+    """What came out beside a learner's guess, without a judgement: guesses are there to be wrong.
+
+    given: None where the learner has not guessed yet, as the cell for a guess is written; then it asks for a guess.
+    """
     number = _as_number(given)
-    if number is None:
+    if given is None:
+        side = "no guess yet: write one above and run both cells again"
+    elif number is None:
         side = "your guess is not a number"
     elif _near(number, right, 0.25):
         side = "about as you guessed"

@@ -17,6 +17,8 @@ import jupytext
 import nbformat
 from nbclient import NotebookClient
 
+from specdec_course.progress_line import TRANSIENT
+
 LESSONS = Path(__file__).resolve().parent.parent / "lessons"
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -43,13 +45,25 @@ def build(source: Path) -> Path:
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
-            cell.outputs = join_streams(cell.outputs)
+            cell.outputs = [still(o) for o in join_streams(without_progress(cell.outputs))]
     notebook.metadata = nbformat.from_dict(METADATA)  # neither this Python's version nor the state of widgets
     check_outputs(notebook, source.stem)
     target = LESSONS / f"{source.stem}.ipynb"
     nbformat.validate(notebook)
     nbformat.write(notebook, target)
     return target
+
+
+def without_progress(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """The outputs but for lines that said how far the cell was."""
+    return [o for o in outputs if o.get("metadata") != TRANSIENT]
+
+
+def still(output: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """The output, of a widget only its picture: without a kernel JupyterLab says "model not found" in its place."""
+    if "text/html" in output.get("data", {}):
+        output.data.pop("application/vnd.jupyter.widget-view+json", None)
+    return output
 
 
 def join_streams(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:

@@ -1,4 +1,4 @@
-"""A check of a learner's code: its parts, how it is run and marked, and how a failure reads."""
+"""A check of a learner's code: its parts, how it is run and marked, and how a failure reads; a lesson's blank."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 GRADING_SEED = "SPECDEC_GRADING_SEED"
@@ -99,3 +100,11 @@ class Check:
         except Exception as error:  # whatever the learner's code raises
             return f"{self.name}: {raised(error)}", True
         return "", True
+
+
+@dataclass(frozen=True)
+class Blank:
+    """What a lesson leaves blank: the `check` of a function, and a `solution` that needs nothing of the lesson."""
+
+    check: Check
+    solution: Callable[..., Any]

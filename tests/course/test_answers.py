@@ -43,6 +43,10 @@ def test_guesses_are_shown_without_judgement():
     assert answers.guess_text(1, 162) == "162 (you guessed 1)"
 
 
-@pytest.mark.parametrize("guess", ["200", None, (2, 3), math.nan])
+def test_a_guess_that_was_not_made_is_asked_for():
+    assert answers.guess_text(None, 162) == "162 (no guess yet: write one above and run both cells again)"
+
+
+@pytest.mark.parametrize("guess", ["200", (2, 3), math.nan])
 def test_a_guess_that_is_not_a_number_is_answered_with_words(guess):
     assert answers.guess_text(guess, 23.93, "tokens/s") == "23.9 tokens/s (your guess is not a number)"
