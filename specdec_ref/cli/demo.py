@@ -24,7 +24,7 @@ SCENES = {"open chat": "chat-1", "rewrite": "rewrite-1"}
 @model_option
 @gamma_option
 @click.option("--max-new-tokens", default=80, show_default=True, type=click.IntRange(1))
-@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Timed pairs of runs.")
+@click.option("--repeats", default=6, show_default=True, type=click.IntRange(1), help="Timed pairs of runs.")
 @dtype_option
 def demo(prompt: str | None, model: str, gamma: int, max_new_tokens: int, repeats: int, dtype: str) -> None:
     """Watch a real model write the same text plainly and speculatively.
@@ -117,5 +117,5 @@ def _report(console: Console, result: Race, target: Any, message: Any) -> None:
     from specdec_ref.measure.race import describe_difference
 
     a, b = (sum(s) / len(s) for s in (result.first_seconds, result.second_seconds))
-    console.print(f"plain {a:.2f} s, speculative {b:.2f} s per run. Speculation is {result.verdict()}.")
+    console.print(f"decoding: plain {a:.2f} s, speculative {b:.2f} s per run. Speculation: {result.verdict()}.")
     console.print(describe_difference(result, target, message), markup=False)

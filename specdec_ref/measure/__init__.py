@@ -12,7 +12,15 @@ from specdec_ref.measure.machine import (
 )
 from specdec_ref.measure.neartie import WIDTHS, Comparison, compare_greedy, logits_by_shape
 from specdec_ref.measure.pair import Tryout, try_pair
-from specdec_ref.measure.passes import Clock, adaptive_gamma, fastest_threads, pass_seconds, relative_cost
+from specdec_ref.measure.passes import (
+    Clock,
+    Progress,
+    adaptive_gamma,
+    fastest_threads,
+    pass_seconds,
+    relative_cost,
+    silently,
+)
 from specdec_ref.measure.race import Race, describe_difference, race
 
 __all__ = [
@@ -22,6 +30,7 @@ __all__ = [
     "Comparison",
     "DecodeTimes",
     "Machine",
+    "Progress",
     "Race",
     "Rates",
     "SquareProduct",
@@ -40,5 +49,6 @@ __all__ = [
     "race",
     "relative_cost",
     "shape_of",
+    "silently",
     "try_pair",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 from specdec_ref.arithmetic import ModelShape, Work, decode, shape_from_config
 from specdec_ref.kernels.linear import FourBitLinear, PackedLinear
 from specdec_ref.measure.machine import SHORT_NAMES, WeightStream
-from specdec_ref.measure.passes import Clock, fitting_context, timed_pass
+from specdec_ref.measure.passes import Clock, Progress, fitting_context, silently, timed_pass
 from specdec_ref.models.layout import pack
 from specdec_ref.models.llama import Llama
 
@@ -83,7 +83,13 @@ class DecodeTimes:
         return abs(self.ratio - 1) <= tolerance
 
 
-def decode_times(model: Llama, context: int = 64, rounds: int = 12, clock: Clock = time.perf_counter) -> DecodeTimes:
+def decode_times(
+    model: Llama,
+    context: int = 64,
+    rounds: int = 12,
+    clock: Clock = time.perf_counter,
+    progress: Progress = silently,
+) -> DecodeTimes:
     """Predict a decode step from bytes, bandwidth and overhead, and measure it, in turns; about two seconds here.
 
     Bandwidth: `WeightStream` with matrices as wide as the model and as large as one of its layers, and as many bytes
@@ -112,7 +118,7 @@ def decode_times(model: Llama, context: int = 64, rounds: int = 12, clock: Clock
         layer.register_forward_pre_hook(read_a_matrix)
     narrow_step, step = timed_pass(narrow, context, 1, clock), timed_pass(model, context, 1, clock)
     found = []
-    for _ in range(rounds + 1):  # the first round warms up
+    for _ in progress(range(rounds + 1), "rounds"):  # the first warms up
         bandwidth = stream.bandwidth(n_layers)
         reads.clear()
         overhead = narrow_step(1) - sum(reads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import statistics
 import time
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 
 from specdec_ref.arithmetic import Accelerator
 from specdec_ref.kernels.linear import PackedLinear, can_pack
-from specdec_ref.measure.passes import Clock, synchronise, using_threads
+from specdec_ref.measure.passes import Clock, Progress, silently, synchronise, using_threads
 from specdec_ref.models.dtype import resolve_dtype
 
 SHORT_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -198,6 +199,7 @@ def measure_machine(
     seconds: float = 20,
     clock: Clock = time.perf_counter,
     nbytes: int | None = None,
+    progress: Progress = silently,
 ) -> Machine:
     """Bandwidth and matrix rate by number format and threads, in about `seconds`.
 
@@ -215,10 +217,11 @@ def measure_machine(
     for name, count in arms:
         with using_threads(count):
             products[name, count] = SquareProduct(torch_dtypes[name], device, clock)
-    while clock() - begin < seconds or min(map(len, found.values())) < 3:
-        for name, count in arms:
-            with using_threads(count):
-                found[name, count].append((streams[name].bandwidth(), products[name, count].rate()))
+    for second in progress(range(max(1, math.ceil(seconds))), "seconds of measuring"):
+        while clock() - begin < min(second + 1, seconds) or min(map(len, found.values())) < 3:
+            for name, count in arms:
+                with using_threads(count):
+                    found[name, count].append((streams[name].bandwidth(), products[name, count].rate()))
     rates = (Rates(name, count, *zip(*pairs, strict=True)) for (name, count), pairs in found.items())
     return Machine(_device_name(device), memory_bytes(device), tuple(rates))
 

@@ -82,12 +82,12 @@ class Tryout:
     @property
     def measured(self) -> float:
         """Geometric mean over prompts of the median ratio plain over speculative, prompt passes included."""
-        return math.exp(statistics.mean(math.log(r.ratio) for r in self.races))
+        return math.exp(statistics.mean(math.log(r.total_ratio) for r in self.races))
 
     @property
     def measured_range(self) -> tuple[float, float]:
         """The smallest and the largest median ratio of a prompt."""
-        ratios = [r.ratio for r in self.races]
+        ratios = [r.total_ratio for r in self.races]
         return min(ratios), max(ratios)
 
     def verdict(self) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -19,6 +20,18 @@ from specdec_ref.engine.control import AdaptiveGamma
 from specdec_ref.interfaces import CausalLM
 
 Clock = Callable[[], float]
+T = TypeVar("T")
+
+
+class Progress(Protocol):
+    """Passes on the steps of a long measurement while it shows how many are done; tqdm is one."""
+
+    def __call__(self, steps: Collection[T], what: str, /) -> Iterable[T]: ...
+
+
+def silently(steps: Collection[T], what: str = "", /) -> Iterable[T]:
+    """The steps, with nothing shown."""
+    return steps
 
 
 def pass_seconds(
@@ -27,6 +40,7 @@ def pass_seconds(
     context: int = 64,
     repeats: int = 8,
     clock: Clock = time.perf_counter,
+    progress: Progress = silently,
 ) -> dict[int, list[float]]:
     """Seconds of one forward pass over n tokens, with `context` tokens in the cache; `repeats` of each n.
 
@@ -36,12 +50,10 @@ def pass_seconds(
     """
     timed = timed_pass(model, context, max(n_tokens), clock)
     seconds: dict[int, list[float]] = {n: [] for n in n_tokens}
-    for n in n_tokens:
-        timed(n)  # the first round warms up
-    for _ in range(repeats):
+    for _ in progress(range(repeats + 1), "rounds of passes"):
         for n in n_tokens:
             seconds[n].append(timed(n))
-    return seconds
+    return {n: times[1:] for n, times in seconds.items()}  # the first round warms up
 
 
 def relative_cost(seconds: Mapping[int, Sequence[float]]) -> dict[int, float]:

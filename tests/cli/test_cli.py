@@ -101,7 +101,7 @@ def test_doctor_says_what_to_do_about_what_is_missing(tmp_path, monkeypatch, cap
 def test_demo_shows_both_ways_with_counts_and_ratio():
     done = run("demo", "--prompt", "Repeat: one two three four five", "--max-new-tokens", "8", "--repeats", "1")
     assert done.returncode == 0, done.stderr
-    for words in ("plainly", "speculatively", "target passes", "Speculation is", "this machine, now"):
+    for words in ("plainly", "speculatively", "target passes", "Speculation: ", "this machine, now"):
         assert words in done.stdout
 
 
