@@ -95,7 +95,9 @@ def lab(args: list[str]) -> None:
     command = [str(PYTHON), "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT}", first, *args]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")  # in a container the learner is root
-    sys.exit(subprocess.run(command, cwd=ROOT).returncode)
+    # For its kernels: threads that spin while they wait come to a crawl when another program wants a core.
+    environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
+    sys.exit(subprocess.run(command, cwd=ROOT, env=environment).returncode)
 
 
 def fingerprint() -> str:

@@ -5,9 +5,14 @@ itself comes from `specdec_ref`, under its own names. Names are imported at firs
 """
 
 # ruff: noqa: I001 - grouped by what a reader looks for
+import os
 from typing import TYPE_CHECKING
 
 from specdec_ref.lazy import attach
+
+# Threads that spin while they wait for each other decode at a quarter of the speed, or less, once another program
+# wants a core. OpenMP reads this when PyTorch is loaded; who has set it knows better.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
     # In every lesson: the course's prompts, answers, figures and tables

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from specdec_course.pictures.plots import BLACK, BLUE, GREEN, ORANGE, RED, SKY, new_figure, show, table_html
 from specdec_course.pictures.widgets import choice, explorer, slider
+from specdec_course.progress_line import progress
 from specdec_course.simulate import draw_lengths, reservation
 from specdec_ref.arithmetic import (
     Attention,
@@ -59,7 +60,7 @@ def step_seconds(
     for n, cache in caches.items():
         model.forward(ids[:n], cache, slice(0))
     found: dict[int, list[tuple[float, float]]] = {n: [] for n in lengths}
-    for _ in range(repeats + 1):  # the first round warms up
+    for _ in progress(range(repeats + 1), "rounds"):  # the first warms up
         for n, cache in caches.items():
             start = clock()
             model.forward(ids[n : n + 1], cache)

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from specdec_course.pictures.plots import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, new_figure, show, table_html
 from specdec_course.pictures.widgets import choice, explorer, slider
+from specdec_course.progress_line import progress
 from specdec_ref.arithmetic import (
     Accelerator,
     Work,
@@ -146,7 +147,7 @@ def layer_points(stream: WeightStream, n_tokens: Sequence[int], repeats: int = 4
     """One linear layer over n tokens, measured: the best of `repeats` rounds, its weights never in a CPU cache."""
     rows, width = stream.rows, stream.width
     best = dict.fromkeys(n_tokens, float("inf"))
-    for _ in range(repeats):
+    for _ in progress(range(repeats), "rounds"):
         for n in n_tokens:
             best[n] = min(best[n], stream.seconds(n, matrices=4))
     return [
