@@ -15,6 +15,7 @@ from specdec_ref.cli.demo import demo
 from specdec_ref.cli.doctor import doctor
 from specdec_ref.cli.fetch import fetch
 from specdec_ref.cli.generate import generate
+from specdec_ref.cli.train_draft import train_draft
 from specdec_ref.cli.try_pair import try_pair
 
 
@@ -47,7 +48,7 @@ def cli() -> None:
     """
 
 
-for command in (demo, generate, try_pair, bench, roofline, kv, fetch, doctor):
+for command in (demo, generate, try_pair, bench, roofline, kv, fetch, train_draft, doctor):
     cli.add_command(command)
 
 
