@@ -48,11 +48,11 @@ def test_a_sampled_answer_does_not_depend_on_what_is_answered_beside_it(model):
 
 
 def test_sampled_answers_have_the_targets_distribution(model):
-    prompt, n, heat = [65, 66, 67], 1_200, 3.0
+    prompt, n, heat = [65, 66, 67], 600, 3.0
     requests = [Request(i, prompt, heat, str(i)) for i in range(n)]
     first = Counter(tokens[0] for _, tokens in answers(LlamaRows(model, 64, 8), 64, requests, 1, ()))
     p = torch.softmax(model(torch.tensor(prompt), model.new_cache(3), slice(2, None))[0] / heat, -1)
-    likely = [i for i in range(257) if p[i] * n >= 20]
+    likely = [i for i in range(257) if p[i] * n >= 26]
     counts = [first[i] for i in likely]
     share = [p[i].item() for i in likely]
     rest = n - sum(counts)
