@@ -54,7 +54,7 @@ def build_prompts(
 
     The same seed gives the same prompts. A kind whose grammar has fewer gives fewer.
     """
-    taken = {(p.user,) for p in course_prompts()}
+    taken: set[tuple[str, ...]] = {(p.user,) for p in course_prompts()}
     measured, trained = list[TrainingPrompt](), list[TrainingPrompt]()
     for kind in kinds("unseen"):
         texts = _texts("unseen", kind, per_unseen_kind, seed, taken)
