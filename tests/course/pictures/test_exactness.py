@@ -94,7 +94,7 @@ def test_the_convergence_figure_draws_a_limit_where_there_is_one():
 
 
 def test_the_power_figure_has_experiment_and_computation():
-    (ax,) = plots.power_figure([10, 100], {"size 1%": [0.1, 0.9]}, {"size 1%": [0.2, 0.8]}).axes
+    (ax,) = plots.power_figure([10, 100], {"size 1%": [0.1, 0.9]}, {"size 1%": [0.2, 0.8]}, [10, 100]).axes
     assert [list(line.get_ydata()) for line in ax.get_lines()[:2]] == [[0.1, 0.9], [0.2, 0.8]]
 
 
