@@ -61,13 +61,12 @@ if TYPE_CHECKING:
     from specdec_course.pictures.paging import waste_figure as waste_figure, waste_words as waste_words
     from specdec_course.pictures.paging import block_size_figure as block_size_figure
 
-    # Exactness: one draft as mass that moves, the tree of a round, frequencies, tests
+    # Exactness: one draft as mass that moves, the tree of a round, tests that count
     from specdec_course.pictures.mass import one_step as one_step, mass_figure as mass_figure
     from specdec_course.pictures.mass import mass_words as mass_words, mass_html as mass_html
     from specdec_course.pictures.mass import mass_explorer as mass_explorer, likeliest_bars as likeliest_bars
     from specdec_course.pictures.mass import tree_figure as tree_figure, tree_words as tree_words
     from specdec_course.pictures.mass import pushes_figure as pushes_figure
-    from specdec_course.pictures.exactness import histogram_figure as histogram_figure
     from specdec_course.pictures.exactness import convergence_figure as convergence_figure
     from specdec_course.pictures.exactness import power_figure as power_figure
 else:

@@ -1,14 +1,17 @@
 # %% [markdown]
 # # 04 · Why it is exact
 #
-# *100 minutes. You need Python, and probability as far as "the chances of all cases add up to one". Lesson 00 helps;
-# what this lesson takes from lesson 05 it explains where it uses it. No GPU, no network.*
+# *100 minutes; the two parts marked "deeper" take 40 more. You need Python, and probability as far as "the chances of
+# all cases add up to one". Lesson 00 helps; what this lesson takes from lesson 05 it explains where it uses it. No GPU,
+# no network.*
 #
 # By the end you can prove the rule of speculative decoding on paper, check a program by enumerating everything it may
-# do, write block verification, and say what "exact" means on a computer that rounds.
+# do, and say what "exact" means on a computer that rounds. With the deeper parts you can also write block verification,
+# and say what an inexact rule costs.
 #
-# Four functions are left for you to write. Each is checked at once; until yours is right, the lesson goes on with ours.
-# If you are stuck, `course.solution("04 residual")` in a cell of your own prints it.
+# Four functions are left for you to write, two of them in the deeper parts. Each is checked at once; until yours is
+# right, the lesson goes on with ours. If you are stuck, `course.solution("04 residual")` in a cell of your own prints
+# one.
 
 # %% [markdown]
 # ## A question first
@@ -532,7 +535,7 @@ assert residual(a, b) == a
 # - **token, for a certain draft**: one that involves no chance, such as a lookup or a model's likeliest token. Its $q$
 #   is 1 for that token, and the rule of section 1 becomes: keep it with probability $p(x)$, otherwise draw from $p$
 #   without $x$.
-# - **block**: judges all drafts of a round together. That is the second half of this section.
+# - **block**: judges all drafts of a round together; it is the subject of the deeper part below.
 #
 # Guess first: how often does each keep a draft?
 
@@ -581,7 +584,7 @@ print("target:", *p2, " emitted:", *trapped.values())
 assert list(trapped.values()) != p2
 
 # %% [markdown]
-# ### Block verification
+# ### Deeper: block verification
 #
 # No rule that tests *one* draft can keep more than $\beta$. But a round has several. Let the ratios $p/q$ of two drafts
 # be 1/2 and 2. The token rule keeps the first with 1/2, and the second for certain: both with 1/2. Yet together the
@@ -701,7 +704,7 @@ assert (
 # reports speedups of 5 to 8% in wall-clock time.
 
 # %% [markdown]
-# ## 7. Rules that are not exact, and by how much
+# ## 7. Deeper: rules that are not exact, and by how much
 #
 # Some rules give exactness up to keep more drafts.
 #
@@ -875,7 +878,8 @@ assert (gaps <= 2 * moved).any()
 # ### Noise is not bias
 #
 # And with sampling? Nothing flips there; the distribution shifts slightly. At each of the 24 places, how far is the $p$
-# of a wide pass from that of a narrow one, as TV? And how far would leniency 0.9 move it, with the draft of section 2?
+# of a wide pass from that of a narrow one, as TV? Beside it stands a rule that is not exact: *leniency 0.9* keeps a
+# draft with $\min(1, p / (0.9\,q))$, a little too often. How far does that move $p$, with the draft of section 2?
 #
 # The sizes are only half of the answer. Look at the *direction*, too: how much mass moves to tokens that the draft
 # prefers ($q > p$)?
@@ -913,8 +917,10 @@ course.show(course.pushes_figure(pushes), alt=f"Mass moved to tokens that the dr
 #
 # Must the width matter? There are two ways out. A kernel that treats each row of a pass by itself, in one order of sums
 # whatever stands beside it, gives a token the same bits in any pass (*batch invariance*: He et al. 2025, "Defeating
-# Nondeterminism in LLM Inference"). Or the sums are of integers, where no order matters. The package's norms and its
-# attention in bfloat16 on a CPU go the first way. Here is the default model, with 4-bit weights where this machine can:
+# Nondeterminism in LLM Inference"). The package's norms and its attention in bfloat16 on a CPU are written so. Or the
+# sums are of integers, where no order matters. Weights in few bits lend themselves to that: a 4-bit weight times an
+# activation that was rounded to an integer is an integer, so a whole group of products that share a scale can be added
+# up exactly, by whatever instruction is fastest. Here is the default model, with 4-bit weights where this machine can:
 
 # %%
 default = load_model()

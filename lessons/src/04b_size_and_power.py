@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 04b · Size and power of a test
 #
-# *45 minutes, optional. Follows lesson 04; nothing later depends on it. No GPU, no network.*
+# *50 minutes, optional. Follows lesson 04; nothing later depends on it. No GPU, no network.*
 #
 # By the end you can say what a statistical test of a sampler is worth: how often it blames correct code, how often it
 # finds a named fault, and how many draws that takes. And you know how to test the tests themselves.
@@ -321,10 +321,12 @@ assert whole and still and abs(fewer - kept) > 0.01
 # %% [markdown]
 # ## In production
 #
-# - **vLLM** tests its rejection sampler by drawing many samples and comparing the distance from the target distribution
-#   with that from another one, as the number of samples grows (`tests/v1/sample/test_rejection_sampler.py`).
-# - Large services watch the **acceptance rate** per position in their metrics: the one number that shows the last bug of
-#   section 4, which no test of the output can see.
+# - **vLLM** tests its rejection sampler by drawing 10 to 100,000 samples and asking that the distance from the target
+#   distribution shrinks much faster than that from an unrelated one
+#   (`test_rejection_sampling_approximates_target_distribution`). It states neither size nor power. Which fault would
+#   it miss?
+# - vLLM also counts `spec_decode_num_accepted_tokens_per_pos`, the accepted drafts at each position. Acceptance is the
+#   number that shows the last bug of section 4, which no test of the output can see.
 # - Mutation testing has tools of its own, such as `mutmut` for Python. Ours is a list by hand, because the bugs that
 #   matter here are few and known.
 

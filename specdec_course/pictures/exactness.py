@@ -1,4 +1,4 @@
-"""Exactness by counting: histograms, distances that converge or do not, the power of a test."""
+"""Exactness by counting: distances that converge or do not, the power of a test."""
 
 from __future__ import annotations
 
@@ -6,28 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from specdec_course.pictures.plots import BLACK, BLUE, GREEN, ORANGE, RED, new_figure
-
-
-def histogram_figure(distribution: Sequence[float], counts: Mapping[int, Sequence[int]]) -> Figure:
-    """Relative frequencies beside the distribution, one panel per number of draws.
-
-    counts: for each number of draws, how often each token came.
-    """
-    figure, panels = new_figure(3.2 * len(counts), 3.2, columns=len(counts))
-    tokens = range(len(distribution))
-    for ax, (draws, counted) in zip(panels, counts.items(), strict=True):
-        ax.bar(tokens, [c / draws for c in counted], 0.6, color=BLUE, label="observed")
-        ax.plot(
-            tokens, distribution, "D", color=ORANGE, markeredgecolor=BLACK, markersize=9, linestyle="none", label="p"
-        )
-        ax.set_title(f"{draws:,} draws")
-        ax.set_xticks(tokens)
-        ax.set_xlabel("token")
-        ax.set_ylim(0, 1)
-    panels[0].set_ylabel("share of the draws")
-    panels[0].legend()
-    return figure
+from specdec_course.pictures.plots import BLACK, BLUE, GREEN, RED, new_figure
 
 
 def convergence_figure(

@@ -128,8 +128,9 @@ def likeliest_bars(p: Tensor, q: Tensor, tokenizer: Tokenizer, n: int = 6) -> Ba
     rest = torch.ones_like(p, dtype=torch.bool)
     rest[top] = False
     sides = rest & (p > q), rest & (p <= q)
-    heights = [[*each[top].tolist(), *(each[side].sum().item() for side in sides)] for each in (p, q)]
-    return Bars(*heights, [*(repr(tokenizer.decode([t])) for t in top.tolist()), "others, p > q", "others, p ≤ q"])
+    p_bars, q_bars = ([*each[top].tolist(), *(each[side].sum().item() for side in sides)] for each in (p, q))
+    names = [*(repr(tokenizer.decode([t])) for t in top.tolist()), "others, p > q", "others, p ≤ q"]
+    return Bars(p_bars, q_bars, names)
 
 
 def mass_words(p: Sequence[float], q: Sequence[float]) -> str:
