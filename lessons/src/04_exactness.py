@@ -352,7 +352,7 @@ print("both together:     ", *(f"{e:.2f}" for e in step.emitted))
 # visits every way.
 
 
-# %% tags=["nbval-check-output"]
+# %%
 def token_round(drafts, q, p, source):
     """The tokens that a round emits. drafts[i] was drawn from q[i]; p has one row more than there are drafts."""
     for i, x in enumerate(drafts):
