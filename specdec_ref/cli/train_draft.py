@@ -112,3 +112,104 @@ def _show(seed: int) -> None:
         example = next(p for p in reversed(prompts) if p.kind == kind)
         click.echo(f"{kind}: {split}\n    " + "\n >> ".join(example.turns).replace("\n", "\n    "))
     click.echo(f"{len(prompts):,} prompts")
+
+
+@train_draft.command("run", short_help="Train a draft on a folder of data.")
+@click.option("--kind", required=True, type=click.Choice(["eagle", "lm"]), help="EAGLE-style head, or a draft LM.")
+@click.option(
+    "--data", required=True, type=click.Path(path_type=Path, exists=True, file_okay=False), help="From `data`."
+)
+@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder for the draft.")
+@click.option("--minutes", required=True, type=click.FloatRange(0, min_open=True), help="Of training in all.")
+@minutes_option
+@click.option("--layers", help="0,1,28,29: the target's layers that a draft LM keeps, or whose states a head reads.")
+@click.option("--places", default=5, show_default=True, type=click.IntRange(1), help="Tokens drafted per round.")
+@click.option(
+    "--vocabulary", default=8192, show_default=True, type=click.IntRange(1), help="Tokens a head drafts from."
+)
+@click.option("--width", default=2.0, show_default=True, help="A head's feed-forward part, in the target's width.")
+@click.option("--learning-rate", default=1e-3, show_default=True)
+@click.option("--batch", default=8, show_default=True, type=click.IntRange(1), help="Answers per step.")
+@click.option("--anchors", default=512, show_default=True, type=click.IntRange(1), help="Trained places per step.")
+@click.option("--seed", default=0, show_default=True)
+@model_option
+@click.option("--dtype", default="auto", show_default=True, help="Of the target's pass: auto, float32 or bfloat16.")
+def run_command(
+    kind: str,
+    data: Path,
+    out: Path,
+    minutes: float,
+    limit_minutes: float | None,
+    layers: str | None,
+    places: int,
+    vocabulary: int,
+    width: float,
+    learning_rate: float,
+    batch: int,
+    anchors: int,
+    seed: int,
+    model: str,
+    dtype: str,
+) -> None:
+    """Train a draft, measure it on prompts that it was not trained on, and write it with its model card.
+
+    A run that was stopped goes on from its last checkpoint.
+    """
+    from tqdm import tqdm
+
+    from specdec_ref.train.loop import RunOptions, State
+    from specdec_ref.train.run import DraftOptions, run
+
+    draft = DraftOptions(kind, _numbers(layers), vocabulary, places, width)
+    options = RunOptions(minutes, seed=seed, learning_rate=learning_rate, batch=batch, anchors=anchors)
+    target = load_target(model, dtype)
+    with tqdm(total=60 * minutes, unit="s", bar_format="{l_bar}{bar}| {n:.0f} of {total:.0f} s{postfix}") as bar:
+
+        def show(state: State) -> None:
+            bar.update(min(state.seconds, bar.total) - bar.n)
+            last = {k: f"{v:.2f}" for k, v in state.curve[-1].items() if " " in k} if state.curve else {}
+            bar.set_postfix(step=state.step, anchors=state.anchors, loss=f"{state.loss:.3f}", **last)
+
+        limit = None if limit_minutes is None else 60 * limit_minutes
+        result = run(
+            draft, options, target, lambda: load_target(model, "float32"), data, out, stop_after=limit, report=show
+        )
+    if result is None:
+        click.echo(f"{out}: stopped; the same command goes on from here")
+        return
+    for name, figures in result["tokens_per_round"].items():
+        click.echo(f"{name}: {figures['mean']:.2f} tokens per round, mean over kinds")
+    click.echo(f"{out}: draft, report and model card written")
+
+
+@train_draft.command(short_help="A whole Hugging Face folder of a draft LM.")
+@click.argument("draft", type=click.Path(path_type=Path, exists=True))
+@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder to write.")
+@model_option
+def export(draft: Path, out: Path, model: str) -> None:
+    """Write DRAFT, a folder or file of `run --kind lm`, as a model that transformers loads.
+
+    The file itself holds layers only; embedding, head and tokenizer come from the target.
+    """
+    from specdec_ref.draft.for_target import check_target
+    from specdec_ref.draft.weights import read_draft
+    from specdec_ref.train.draft_lm import export_draft_lm
+    from specdec_ref.train.run import WEIGHTS
+
+    tensors, about = read_draft(draft / WEIGHTS if draft.is_dir() else draft)
+    if about["kind"] != "lm":
+        raise click.ClickException(f"{draft} is a draft of kind {about['kind']}: only a draft LM stands alone")
+    target = load_target(model, "float32")
+    check_target(target, target.config.hidden_size, about["target"])
+    export_draft_lm(target, tensors, about["sizes"]["n_layers"], out)
+    click.echo(f"{out}: give it to transformers as assistant_model, or to this package by its path")
+
+
+def _numbers(text: str | None) -> tuple[int, ...] | None:
+    """ "0,1,29" as (0, 1, 29). Raises BadParameter."""
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: give numbers such as 0,1,28,29", param_hint="--layers") from None

@@ -1,7 +1,8 @@
 """Drafters: what proposes tokens, behind one interface."""
 
+from specdec_ref.draft.eagle import EagleDrafter
 from specdec_ref.draft.model import DraftModelDrafter
 from specdec_ref.draft.ngram import NGramDrafter
 from specdec_ref.interfaces import Drafter
 
-__all__ = ["DraftModelDrafter", "Drafter", "NGramDrafter"]
+__all__ = ["DraftModelDrafter", "Drafter", "EagleDrafter", "NGramDrafter"]

@@ -1,0 +1,64 @@
+"""A trained draft on disk: one safetensors file with matrices in 8 bits, and in its header what it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from specdec_ref.files import write_atomic
+
+GROUP = 32  # weights that share a scale, as in GGUF's Q8_0
+SCALE = ".scale"
+
+
+def write_draft(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Write `tensors` and what they are. A matrix whose rows divide by 32 becomes int8 with a scale per 32 weights.
+
+    about: kind of draft, its sizes, the target's fingerprint: anything JSON can hold.
+    """
+    stored: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.dim() == 2 and tensor.is_floating_point() and tensor.shape[1] % GROUP == 0:
+            stored[name], stored[name + SCALE] = rounded(tensor)
+        else:
+            stored[name] = tensor.float().contiguous() if tensor.is_floating_point() else tensor.int().contiguous()
+    write_atomic(path, save(stored, metadata={"about": json.dumps(about)}))
+
+
+def read_draft(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors, float32 and int64, and what they are. Raises ValueError for a file that is none of ours."""
+    try:
+        with safe_open(path, "pt") as file:
+            about = json.loads((file.metadata() or {})["about"])
+            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise ValueError(f"{path} is no trained draft ({error}): get it again, or train one") from error
+    tensors = {}
+    for name, tensor in stored.items():
+        if name.endswith(SCALE):
+            continue
+        scale = stored.get(name + SCALE)
+        tensors[name] = tensor.long() if scale is None and tensor.dtype == torch.int32 else widened(tensor, scale)
+    return tensors, about
+
+
+def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """`weight` `[out, in]` as int8 levels `[out, in]` and a float16 scale for each 32 of them, `[out, in / 32]`."""
+    groups = weight.float().unflatten(1, (-1, GROUP))
+    scale = (groups.abs().amax(-1) / 127).half()
+    levels = (groups / scale.float().clamp(min=1e-12)[..., None]).round().clamp(-127, 127)
+    return levels.flatten(1).to(torch.int8).contiguous(), scale.contiguous()
+
+
+def widened(levels: Tensor, scale: Tensor | None) -> Tensor:
+    """What `rounded` has stored, float32; a tensor without a scale as it is."""
+    if scale is None:
+        return levels
+    return (levels.float().unflatten(1, (-1, GROUP)) * scale.float()[..., None]).flatten(1)

@@ -1,0 +1,154 @@
+"""One training from data to a finished draft: weights in 8 bits, measured as they are stored, with a model card."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec_ref.draft.eagle import EagleConfig, EagleHead
+from specdec_ref.draft.weights import read_draft, write_draft
+from specdec_ref.files import write_atomic
+from specdec_ref.models.fingerprint import fingerprint
+from specdec_ref.models.llama import Llama
+from specdec_ref.train.batches import Teacher, frequent_tokens, usable
+from specdec_ref.train.card import card
+from specdec_ref.train.draft_lm import DraftLMTraining, new_draft_lm
+from specdec_ref.train.eagle import EagleTraining, new_head
+from specdec_ref.train.evaluate import Walked, by_place, mean
+from specdec_ref.train.loop import RunOptions, State, Training, measure, temperature_of, train
+from specdec_ref.train.shards import Example, read_folder, read_recipe
+
+WEIGHTS, REPORT, CARD = "draft.safetensors", "report.json", "README.md"
+LONGEST = 768
+KINDS = ("eagle", "lm")
+
+
+@dataclass(frozen=True)
+class DraftOptions:
+    """What is trained.
+
+    layers: for "eagle" the three whose states are read, for "lm" those that are kept; None is a choice of ours.
+    n_tokens: how many of the vocabulary are drafted ("eagle"). n_places: tokens per round. width: of the head's
+    feed-forward part, in multiples of the target's.
+    """
+
+    kind: str
+    layers: tuple[int, ...] | None = None
+    n_tokens: int = 8192
+    n_places: int = 5
+    width: float = 2.0
+
+
+def make_training(draft: DraftOptions, model: Llama, plain: Callable[[], Llama], tokens: Tensor) -> Training:
+    """The draft before training. plain: gives the target in float32, whose matrices can be read."""
+    if draft.kind == "eagle":
+        return EagleTraining(new_head(model, tokens, draft.layers, draft.width), draft.n_places)
+    if draft.kind == "lm":
+        n = model.config.n_layers
+        return DraftLMTraining(new_draft_lm(plain(), draft.layers or (0, 1, n - 2, n - 1)), draft.n_places)
+    raise ValueError(f"no kind of draft {draft.kind!r}: give one of {', '.join(KINDS)}")
+
+
+def run(
+    draft: DraftOptions,
+    options: RunOptions,
+    model: Llama,
+    plain: Callable[[], Llama],
+    data: Path,
+    out: Path,
+    *,
+    stop_after: float | None = None,
+    report: Callable[[State], object] = lambda state: None,
+) -> dict[str, Any] | None:
+    """Train a draft on a folder of data; its report when the training is over, None where it goes on later.
+
+    Raises ValueError for data of another target.
+    """
+    target = fingerprint(model)
+    if (made_by := read_recipe(data)["target"]) != target:
+        raise ValueError(f"{data} holds answers of another target ({made_by[:12]}, not {target[:12]}): make new data")
+    examples = usable(read_folder(data, ["train"]), LONGEST)
+    measured = measured_sets(usable(read_folder(data, ["held", "unseen"]), LONGEST))
+    tokens = frequent_tokens(examples, model.vocab_size, draft.n_tokens, model.eos_token_ids)
+    training = make_training(draft, model, plain, tokens)
+    teacher = Teacher(model, training.layers, tokens if draft.kind == "eagle" else None)
+    state = train(training, teacher, examples, measured, out, options, stop_after=stop_after, report=report)
+    if state.progress(options) < 1:
+        return None
+    about = _about(training, draft, target)
+    write_draft(out / WEIGHTS, _tensors(training), about)
+    stored, _ = read_draft(out / WEIGHTS)
+    training.module.load_state_dict(stored, strict=False)
+    result = _report(training, teacher, measured, state, about, examples, options)
+    write_atomic(out / REPORT, json.dumps(result, indent=1) + "\n")
+    write_atomic(out / CARD, card(result))
+    return result
+
+
+def measured_sets(examples: Sequence[Example]) -> dict[str, list[Example]]:
+    """The examples that drafts are measured on, by split and temperature: "held 0.0", "held 1.0" and so on."""
+    names = sorted({f"{e.split} {e.temperature}" for e in examples})
+    return {name: [e for e in examples if f"{e.split} {e.temperature}" == name] for name in names}
+
+
+def load_eagle(path: Path) -> tuple[EagleHead, dict[str, Any]]:
+    """The head in a file that `run` wrote, and what it is."""
+    tensors, about = read_draft(path)
+    head = EagleHead(EagleConfig(**about["sizes"] | {"layers": tuple(about["sizes"]["layers"])}))
+    head.load_state_dict(tensors)
+    return head, about
+
+
+def _tensors(training: Training) -> dict[str, Tensor]:
+    if isinstance(training, DraftLMTraining):
+        return training.tensors()
+    return {name: w.detach() for name, w in training.module.state_dict().items()}
+
+
+def _about(training: Training, draft: DraftOptions, target: str) -> dict[str, Any]:
+    about: dict[str, Any] = {"kind": training.kind, "target": target, "n_places": training.n_places}
+    if isinstance(training, EagleTraining):
+        about["sizes"] = asdict(training.module.config)
+    if isinstance(training, DraftLMTraining):
+        about["sizes"] = {"n_layers": training.module.config.num_hidden_layers}
+        about["layers"] = draft.layers
+    return about
+
+
+def _report(
+    training: Training,
+    teacher: Teacher,
+    measured: dict[str, list[Example]],
+    state: State,
+    about: dict[str, Any],
+    examples: Sequence[Example],
+    options: RunOptions,
+) -> dict[str, Any]:
+    found = {name: measure(training, teacher, es, temperature_of(name)) for name, es in measured.items()}
+    return {
+        "about": about,
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, PyTorch {torch.__version__}",
+        "weights": sum(w.numel() for w in training.module.parameters() if w.requires_grad),
+        "examples": len(examples),
+        "answer_tokens": sum(e.n_answer for e in examples),
+        "steps": state.step,
+        "anchors": state.anchors,
+        "minutes": round(state.seconds / 60, 1),
+        "options": asdict(options),
+        "tokens_per_round": {name: _figures(walked) for name, walked in found.items()},
+        "curve": state.curve,
+    }
+
+
+def _figures(found: dict[str, Walked]) -> dict[str, Any]:
+    kinds = {kind: round(w.tokens_per_round, 3) for kind, w in sorted(found.items())}
+    return {"mean": round(mean(found), 3), "by kind": kinds, "kept by place": by_place(found)}
