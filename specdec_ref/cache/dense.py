@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from specdec_ref.kernels.attention import attention
+
+
+class Memory(NamedTuple):
+    """Where a compiled pass finds keys and values: number d of position i of a head of a layer.
+
+    It is at layer * layer_stride + head * head_stride + slot * head_dim + d, where slot is i, or slots[i].
+    """
+
+    keys: Tensor
+    values: Tensor
+    layer_stride: int
+    head_stride: int
+    slots: Tensor | None
 
 
 def check_keep(length: int, indices: Sequence[int]) -> None:
@@ -70,6 +84,11 @@ class DenseCache:
     def attend(self, layer: int, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
         """Write n new tokens of one layer, as `append` does, and attend from them to all so far: see `attention`."""
         return attention(q, *self.append(layer, keys, values), mask)
+
+    def memory(self, _length: int) -> Memory:
+        """Where the tokens' keys and values lie, for a compiled pass."""
+        heads, d = self.keys.shape[1], self.keys.shape[3]
+        return Memory(self.keys, self.values, heads * self.capacity * d, self.capacity * d, None)
 
     def advance(self, n_tokens: int) -> None:
         """Count the `n_tokens` that every layer has just appended."""

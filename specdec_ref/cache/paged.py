@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specdec_ref.cache.block_pool import BlockPool
-from specdec_ref.cache.dense import check_keep, check_truncate
+from specdec_ref.cache.dense import Memory, check_keep, check_truncate
 from specdec_ref.kernels.attention import paged_attention
 
 
@@ -136,6 +136,12 @@ class PagedCache:
         key_pool.flatten(1, 2).index_copy_(1, self._new_slots, keys)
         value_pool.flatten(1, 2).index_copy_(1, self._new_slots, values)
         return self.pool.attention(q, key_pool, value_pool, self._blocks, self.length + keys.shape[1], mask)
+
+    def memory(self, length: int) -> Memory:
+        """Where the first `length` tokens' keys and values lie, for a compiled pass."""
+        _, heads, blocks, size, d = self.pool.keys.shape
+        slots = (self._blocks[:, None] * size + torch.arange(size)).flatten()[:length]
+        return Memory(self.pool.keys, self.pool.values, heads * blocks * size * d, blocks * size * d, slots)
 
     def advance(self, n_tokens: int) -> None:
         """Count the `n_tokens` that every layer has just taken in."""

@@ -147,15 +147,18 @@ def _loops() -> Finding:
     """The compiled loops; compiled now if they were not before."""
     import warnings
 
-    from specdec_ref.kernels import loops
+    from specdec_ref.kernels import cpu, loops
+    from specdec_ref.kernels.whole_pass import pass16
+    from specdec_ref.models.fused import compile_loops
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the finding says it
-            loops.compile_all()
+            compile_loops()
+            pass16.compile()
     except ValueError as error:
         return Finding("compiled loops", str(error), False, "unset NUMBA_DISABLE_JIT")
     if loops.trouble is None:
-        return Finding("compiled loops", f"kept in {loops.cache_folder()}", True)
+        return Finding("compiled loops", f"{cpu.variant()} products, kept in {loops.cache_folder()}", True)
     what = f"not kept on disk ({loops.trouble}), so that each start takes seconds longer"
     return Finding("compiled loops", what, True, loops.advice())

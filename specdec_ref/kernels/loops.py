@@ -1,4 +1,4 @@
-"""Attention, RMSNorm, rotation and gated activation as loops compiled by Numba: bfloat16, few tokens, one CPU core.
+"""RMSNorm, rotation and gated activation as loops compiled by Numba: bfloat16, few tokens, one CPU core.
 
 For one token each PyTorch operation takes longer to call than to compute, so what lies between two matrix products is
 one loop here. A bfloat16 number comes as its 16 bits, since NumPy has no such type; sums are float32.
@@ -10,9 +10,11 @@ numbers are the same to the last bit, however many other tokens are in the pass.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import warnings
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -24,12 +26,17 @@ from torch import Tensor
 BITS = types.CPointer(types.uint16)  # a bfloat16 tensor
 COUNT = types.int64
 REAL = types.float32
-TILE = 64  # keys, and dimensions of a head, that attention works on at a time
-TERMS = 16  # products that it sums in registers
 LANES = 64  # partial sums of a row, so that many numbers are added at once
 # Products and sums may be fused, but not reordered: a reordered sum could differ with the number of rows.
 FAST = {"contract"}
-_C = {BITS: ctypes.c_void_p, COUNT: ctypes.c_int64, REAL: ctypes.c_float}
+_C = {COUNT: ctypes.c_int64, REAL: ctypes.c_float}
+
+
+@cache
+def _version() -> str:
+    """What changes with the sources of compiled code, which Numba itself asks only of a function's own file."""
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
 
 
 trouble: str | None = None
@@ -66,6 +73,8 @@ class Loop:
     """
 
     def __init__(self, function: Callable[..., None], signature: tuple[Any, ...]) -> None:
+        # Numba names what it keeps after the function: with the version, code of other sources is never taken for it.
+        function.__qualname__ = f"{function.__name__}-{_version()}"
         self.function, self.signature = function, signature
         self._code: Any = None
         self._call: Callable[..., None] | None = None
@@ -90,8 +99,15 @@ class Loop:
             except Exception as error:  # whatever is wrong with the folder or the files in it
                 _warn_not_kept(error)
                 self._code = self._compiled(cache=False)
-            self._call = ctypes.CFUNCTYPE(None, *[_C[t] for t in self.signature])(self._code.address)
+            arguments: list[Any] = [_C.get(t, ctypes.c_void_p) for t in self.signature]
+            self._call = ctypes.CFUNCTYPE(None, *arguments)(self._code.address)
         return self._call
+
+    @property
+    def address(self) -> int:
+        """Where the compiled code begins."""
+        self.compile()
+        return self._code.address
 
     def _compiled(self, cache: bool) -> Any:
         cfunc: Any = numba.cfunc
@@ -112,7 +128,7 @@ def cache_folder() -> str:
 def advice() -> str:
     """What to do where compiled loops cannot be read from disk or kept there."""
     folder = cache_folder()
-    return f"make room in {folder}, or delete loops.* there" if folder else "set NUMBA_CACHE_DIR to a folder"
+    return f"make room in {folder}, or delete the files there" if folder else "set NUMBA_CACHE_DIR to a folder"
 
 
 def _warn_not_kept(error: Exception) -> None:
@@ -127,12 +143,6 @@ def _warn_not_kept(error: Exception) -> None:
         RuntimeWarning,
         stacklevel=4,
     )
-
-
-def compile_all() -> None:
-    """Compile every loop of this module, or read it from disk, so that no pass has to. Raises as `Loop.compile`."""
-    for each in (attend, norm, rotate, gate):
-        each.compile()
 
 
 def loop(*signature: Any) -> Callable[[Callable[..., None]], Loop]:
@@ -172,103 +182,6 @@ def exp(x: Any) -> Any:
     return np.float32(0) if x < np.float32(-87) else s * power
 
 
-@called
-def _multiply_add(out: Any, factors: Any, rows: Any) -> None:
-    """out[j] += the sum of factors[i] * rows[i, j] over TERMS i, in that order, for all TILE j."""
-    for j in range(TILE):
-        s = out[j]
-        for i in range(TERMS):
-            s += factors[i] * rows[i * TILE + j]
-        out[j] = s
-
-
-@called
-def _softmax(scores: Any) -> None:
-    """In place, over a multiple of TILE scores. Lane by lane, so that scores of -inf after the last change nothing."""
-    top = np.float32(-np.inf)
-    for t in range(len(scores)):
-        top = max(top, scores[t])
-    sums = np.zeros(TILE, np.float32)
-    for start in range(0, len(scores), TILE):
-        tile = scores[start : start + TILE]
-        for j in range(TILE):
-            tile[j] = exp(tile[j] - top)
-        for j in range(TILE):
-            sums[j] += tile[j]
-    total = np.float32(0)
-    for j in range(TILE):
-        total += sums[j]
-    share = np.float32(1) / total
-    for t in range(len(scores)):
-        scores[t] *= share
-
-
-@loop(BITS, BITS, BITS, BITS, BITS, COUNT, COUNT, COUNT, COUNT, COUNT, COUNT, COUNT)
-def attend(  # type: ignore[no-untyped-def]
-    q, keys, values, bias, out, n_heads, rows, dim, length, key_stride, value_stride, masked
-) -> None:
-    """softmax(q keys^T / sqrt(dim) + bias) values, for each head.
-
-    q and out: `[n_heads, rows, dim]`. bias: `[rows, length]`, read only if `masked`, else it may be null.
-    keys and values: `[n_heads, length, dim]`, each head contiguous, heads `key_stride` or `value_stride` numbers apart.
-    """
-    queries = carray(q, (n_heads, rows, dim))
-    results = carray(out, (n_heads, rows, dim))
-    hidden = carray(bias, (rows, length))
-    key_data = carray(keys, (n_heads - 1) * key_stride + length * dim)
-    value_data = carray(values, (n_heads - 1) * value_stride + length * dim)
-    scale = np.float32(1 / np.sqrt(dim))
-    tiles, columns = (length + TILE - 1) // TILE, (dim + TILE - 1) // TILE
-    terms = (dim + TERMS - 1) // TERMS * TERMS
-    query = np.zeros((rows, terms), np.float32)
-    scores = np.empty((rows, tiles * TILE), np.float32)
-    tile = np.zeros(max(terms, TILE) * TILE, np.float32)
-    sums = np.empty((rows, TILE), np.float32)
-    for h in range(n_heads):
-        for r in range(rows):
-            for d in range(dim):
-                query[r, d] = widen(queries[h, r, d]) * scale
-        # Scores: a tile of keys, transposed so that one dimension of all its keys is contiguous.
-        tile[:] = 0
-        for t in range(tiles):
-            n = min(TILE, length - t * TILE)
-            for k in range(n):
-                start = h * key_stride + (t * TILE + k) * dim
-                key = key_data[start : start + dim]
-                for d in range(dim):
-                    tile[d * TILE + k] = widen(key[d])
-            for r in range(rows):
-                s = scores[r, t * TILE : t * TILE + TILE]
-                s[:] = 0
-                for d in range(0, terms, TERMS):
-                    _multiply_add(s, query[r, d : d + TERMS], tile[d * TILE : (d + TERMS) * TILE])
-                if masked:
-                    for k in range(n):
-                        s[k] += widen(hidden[r, t * TILE + k])
-                s[n:] = -np.inf
-        for r in range(rows):
-            _softmax(scores[r])
-        # Results: TILE dimensions of all heads' values at a time.
-        for c in range(columns):
-            width = min(TILE, dim - c * TILE)
-            tile[:] = 0
-            sums[:] = 0
-            for t in range(tiles):
-                n = min(TILE, length - t * TILE)
-                for k in range(n):
-                    start = h * value_stride + (t * TILE + k) * dim + c * TILE
-                    value = value_data[start : start + width]
-                    for d in range(width):
-                        tile[k * TILE + d] = widen(value[d])
-                for r in range(rows):
-                    for k in range(0, TILE, TERMS):
-                        first = t * TILE + k
-                        _multiply_add(sums[r], scores[r, first : first + TERMS], tile[k * TILE : (k + TERMS) * TILE])
-            for r in range(rows):
-                for d in range(width):
-                    results[h, r, c * TILE + d] = narrow(sums[r, d])
-
-
 @loop(BITS, BITS, BITS, BITS, BITS, COUNT, COUNT, REAL, COUNT)
 def norm(x, more, weight, total, out, rows, width, eps, adds) -> None:  # type: ignore[no-untyped-def]
     """total = x + more; out = total / sqrt(mean(total^2) + eps) * weight. All `[rows, width]`, weight `[width]`.
@@ -303,24 +216,37 @@ def norm(x, more, weight, total, out, rows, width, eps, adds) -> None:  # type: 
             out_row[i] = narrow(row[i] * factor * widen(w[i]))
 
 
+@called
+def rotate_head(x: Any, cos: Any, sin: Any, out: Any) -> None:
+    """Turn one head `[dim]` by its position's angles, as in `llama.py`."""
+    half = len(x) // 2
+    low, high = x[:half], x[half:]
+    for j in range(half):
+        a, b = widen(low[j]), widen(high[j])
+        out[j] = narrow(a * widen(cos[j]) + b * widen(sin[j]))
+        out[half + j] = narrow(b * widen(cos[half + j]) + a * widen(sin[half + j]))
+
+
 @loop(BITS, BITS, BITS, BITS, BITS, BITS, COUNT, COUNT, COUNT, COUNT)
 def rotate(qkv, cos, sin, q, k, v, n, n_heads, n_kv_heads, dim) -> None:  # type: ignore[no-untyped-def]
-    """`qkv` `[n, n_heads + 2 n_kv_heads, dim]` into q, k and v `[heads, n, dim]`, q and k rotated as in `llama.py`."""
+    """`qkv` `[n, n_heads + 2 n_kv_heads, dim]` into q, k and v `[heads, n, dim]`, q and k rotated."""
     data = carray(qkv, (n, n_heads + 2 * n_kv_heads, dim))
     cosines, sines = carray(cos, (n, dim)), carray(sin, (n, dim))
     queries, keys = carray(q, (n_heads, n, dim)), carray(k, (n_kv_heads, n, dim))
     values = carray(v, (n_kv_heads, n, dim))
-    half = dim // 2
     for i in range(n):
         for h in range(n_heads + n_kv_heads):
             out = queries[h, i] if h < n_heads else keys[h - n_heads, i]
-            low, high = data[i, h, :half], data[i, h, half:]
-            for j in range(half):
-                a, b = widen(low[j]), widen(high[j])
-                out[j] = narrow(a * widen(cosines[i, j]) + b * widen(sines[i, j]))
-                out[half + j] = narrow(b * widen(cosines[i, half + j]) + a * widen(sines[i, half + j]))
+            rotate_head(data[i, h], cosines[i], sines[i], out)
         for h in range(n_kv_heads):
             values[h, i] = data[i, n_heads + n_kv_heads + h]
+
+
+@inlined
+def gated(gate: Any, up: Any) -> Any:
+    """silu(gate) * up, of bfloat16's bits."""
+    g = widen(gate)
+    return narrow(g / (np.float32(1) + exp(-g)) * widen(up))
 
 
 @loop(BITS, BITS, COUNT, COUNT)
@@ -330,5 +256,4 @@ def gate(gate_up, out, n, width) -> None:  # type: ignore[no-untyped-def]
     for i in range(n):
         gate, up = both[i, :width], both[i, width:]
         for j in range(width):
-            g = widen(gate[j])
-            results[i, j] = narrow(g / (np.float32(1) + exp(-g)) * widen(up[j]))
+            results[i, j] = gated(gate[j], up[j])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec_ref.kernels import loops
+from specdec_ref.kernels.attend import attend
 from specdec_ref.kernels.masks import additive
 
 
@@ -32,7 +32,7 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = Non
         mask = (additive(mask, q.dtype) if mask.dtype == torch.bool else mask.to(q.dtype)).contiguous()
     out = torch.empty_like(q)
     strides = keys.stride(0), values.stride(0)
-    loops.attend(q, keys, values, mask, out, n_heads, rows, dim, length, *strides, mask is not None)
+    attend(q, keys, values, mask, out, n_heads, rows, dim, length, *strides, mask is not None)
     return out
 
 

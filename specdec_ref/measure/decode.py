@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec_ref.arithmetic import ModelShape, Work, decode, shape_from_config
-from specdec_ref.kernels.linear import FourBitLinear, PackedLinear
+from specdec_ref.kernels.linear import PackedLinear
+from specdec_ref.kernels.stored import StoredLinear
 from specdec_ref.measure.machine import SHORT_NAMES, WeightStream
 from specdec_ref.measure.passes import Clock, Progress, fitting_context, silently, timed_pass
 from specdec_ref.models.layout import pack
@@ -100,7 +101,7 @@ def decode_times(
     """
     if not isinstance(model, Llama) or model.dtype not in SHORT_NAMES:
         raise ValueError(f"need a reference Llama in {' or '.join(SHORT_NAMES.values())}, got {type(model).__name__}")
-    if any(isinstance(m, FourBitLinear) for m in model.modules()):
+    if any(isinstance(m, StoredLinear) for m in model.modules()):
         raise ValueError("the model's weights are in 4 bits, which are not predicted here: load it with weights='full'")
     name, context = SHORT_NAMES[model.dtype], fitting_context(model, context, 1)
     work = decode(shape_of(model), context, weights=name, kv=name)

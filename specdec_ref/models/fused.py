@@ -10,8 +10,15 @@ from torch import Tensor, nn
 
 from specdec_ref.interfaces import AttentionCache
 from specdec_ref.kernels import loops
-from specdec_ref.kernels.linear import WIDE
+from specdec_ref.kernels.attend import attend
+from specdec_ref.kernels.stored import WIDE
 from specdec_ref.models.llama import Layer
+
+
+def compile_loops() -> None:
+    """Compile every loop that a layer calls, or read it from disk, so that no pass has to. Raises as `Loop.compile`."""
+    for each in (attend, loops.norm, loops.rotate, loops.gate):
+        each.compile()
 
 
 class FusedRMSNorm(nn.RMSNorm):
@@ -37,22 +44,26 @@ class FusedRMSNorm(nn.RMSNorm):
 
 
 class FusedLayer(Layer):
-    """A `Layer` in bfloat16 on a CPU, with the matrices of `plain`; many tokens take the plain layer's operations."""
+    """A `Layer` in bfloat16 on a CPU, with the matrices of `plain`.
+
+    wide: tokens from which it takes the plain layer's operations, since PyTorch's use all cores; None for never.
+    """
 
     mlp_norm: FusedRMSNorm
 
-    def __init__(self, plain: Layer) -> None:
+    def __init__(self, plain: Layer, wide: int | None = WIDE) -> None:
         with torch.device("meta"):  # without memory: every module is replaced by that of `plain`
             super().__init__(plain.config)
         for name, module in plain.named_children():
             self.set_submodule(name, FusedRMSNorm(module) if isinstance(module, nn.RMSNorm) else module)
+        self.wide = wide
 
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: AttentionCache, layer: int
     ) -> Tensor:
         """See `Layer.forward`."""
         n, d, h, kv = len(x), self.config.head_dim, self.config.n_heads, self.config.n_kv_heads
-        if n >= WIDE:
+        if self.wide is not None and n >= self.wide:
             return super().forward(x, cos, sin, mask, cache, layer)
         qkv = self.qkv(self.attention_norm(x))
         q, k, v = x.new_empty(kv, h // kv * n, d), x.new_empty(kv, n, d), x.new_empty(kv, n, d)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import nn
 
 from specdec_ref.interfaces import CausalLM
-from specdec_ref.kernels import loops
-from specdec_ref.kernels.linear import Blocks, FourBitLinear, PackedLinear, TiedHead, can_pack
+from specdec_ref.kernels.linear import PackedLinear, can_pack
+from specdec_ref.kernels.packing import OUTPUTS, Blocks
+from specdec_ref.kernels.quantise import GROUP
+from specdec_ref.kernels.stored import StoredLinear, TiedHead
+from specdec_ref.models.compiled import CompiledLlama
 from specdec_ref.models.config import LlamaConfig
-from specdec_ref.models.fused import FusedLayer, FusedRMSNorm
+from specdec_ref.models.dtype import has_native_bfloat16
+from specdec_ref.models.fused import FusedLayer, FusedRMSNorm, compile_loops
 from specdec_ref.models.llama import Layer, Llama
 from specdec_ref.models.names import MATRICES, hf_modules
 
-Matrix = nn.Linear | PackedLinear | FourBitLinear
+Matrix = nn.Linear | PackedLinear | StoredLinear
 
 
 def pack(model: Llama) -> Llama:
@@ -25,7 +30,7 @@ def pack(model: Llama) -> Llama:
     """
     if model.dtype != torch.bfloat16 or model.device.type != "cpu" or not can_pack():
         return model
-    loops.compile_all()  # now, and not in the first pass, which somebody may be timing
+    compile_loops()  # now, and not in the first pass, which somebody may be timing
     for name, matrix in matrices(model).items():
         if isinstance(matrix, nn.Linear):
             model.set_submodule(name, PackedLinear(matrix.weight))
@@ -37,29 +42,39 @@ def pack(model: Llama) -> Llama:
     return model
 
 
-def keep_four_bits(model: Llama, stored: Mapping[str, Blocks]) -> Llama:
-    """A bfloat16 model with its matrices in 4 bits, as the file that it came from stores them; changed in place.
+def keep_stored(model: Llama, stored: Mapping[str, Blocks], bits: int = 16) -> Llama:
+    """A bfloat16 model with its matrices as the file that it came from stores them, in 4 and 8 bits.
 
-    stored: by Hugging Face name. Matrices that it lacks, or whose shapes the kernel does not take, stay in 16 bits.
-    Raises ValueError where that is all of them.
+    Where all of them are, it is a `CompiledLlama`. Otherwise those that are missing, or whose shapes the product does
+    not take, stay in 16 bits, and the model is changed in place.
+    stored: by Hugging Face name. bits: of activations, 16 or 8.
+    Raises ValueError where no matrix is stored so.
     """
-    parts, tied = _parts(model.config), model.config.tied_head
-    if not can_keep_four_bits(model.config, stored):
+    parts = _parts(model.config)
+    if not can_keep_stored(model.config, stored):
         raise ValueError("the file holds no matrix in Q4_0, Q4_1 or Q8_0 that can stay so: load it with weights='full'")
-    for name, matrix in matrices(model).items():
-        blocks = [stored.get(part) for part in parts[name]]
-        if not _fit(blocks):
-            continue
-        if name == "head" and tied:
-            wide: nn.Module = TiedHead(model.embed)
-        else:
-            wide = PackedLinear(matrix.weight) if isinstance(matrix, nn.Linear) and can_pack() else matrix
-        model.set_submodule(name, FourBitLinear(_stack([b for b in blocks if b is not None]), wide))
+    found = {name: [stored.get(part) for part in parts[name]] for name in parts}
+    stays = {name: _stack(blocks) for name, blocks in found.items() if _fit(blocks)}
+    matrices = {name: StoredLinear(blocks, _wide(model, name), bits) for name, blocks in stays.items()}
+    if len(matrices) == len(parts) and model.config.head_dim % GROUP == 0:
+        return CompiledLlama(model, matrices, bits)
+    for name, matrix in matrices.items():
+        model.set_submodule(name, matrix)
     return pack(model)
 
 
-def can_keep_four_bits(config: LlamaConfig, stored: Mapping[str, Blocks]) -> bool:
-    """Whether any matrix of such a model is stored in 4 bits, in a shape that the kernel takes."""
+def _wide(model: Llama, name: str) -> nn.Module | None:
+    """A matrix in 16 bits, for prompts, where this CPU multiplies bfloat16 natively."""
+    if not (can_pack() and has_native_bfloat16()):
+        return None
+    if name == "head" and model.config.tied_head:
+        return TiedHead(model.embed)
+    matrix = matrices(model)[name]
+    return PackedLinear(matrix.weight) if isinstance(matrix, nn.Linear) else matrix
+
+
+def can_keep_stored(config: LlamaConfig, stored: Mapping[str, Blocks]) -> bool:
+    """Whether any matrix of such a model is stored in 4 or 8 bits, in a shape that the product takes."""
     return any(_fit([stored.get(part) for part in parts]) for parts in _parts(config).values())
 
 
@@ -88,15 +103,20 @@ def _parts(config: LlamaConfig) -> dict[str, list[str]]:
 
 
 def _fit(parts: Sequence[Blocks | None]) -> bool:
-    """Whether these blocks, stacked, are a matrix that the 4-bit kernel takes."""
+    """Whether these blocks, stacked, are a matrix that the product takes."""
     found = [p for p in parts if p is not None]
     return (
         len(found) == len(parts)
-        and len({p.repeat for p in found}) == 1
-        and sum(p.levels.shape[0] for p in found) % FourBitLinear.ROWS == 0
+        and len({p.bits for p in found}) == 1
+        and sum(len(p.levels) for p in found) % OUTPUTS == 0
     )
 
 
-def _stack(parts: Sequence[Blocks]) -> Blocks:
-    levels, scale, zero = (torch.cat([getattr(p, field) for p in parts]) for field in ("levels", "scale", "zero"))
-    return Blocks(levels, scale, zero, parts[0].repeat)
+def _stack(parts: Sequence[Blocks | None]) -> Blocks:
+    found = [p for p in parts if p is not None]
+    minima = [p.minimum for p in found if p.minimum is not None]
+    return Blocks(
+        np.concatenate([p.levels for p in found]),
+        np.concatenate([p.scale for p in found]),
+        np.concatenate(minima) if minima else None,
+    )

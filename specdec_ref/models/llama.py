@@ -178,10 +178,7 @@ class Llama(nn.Module):
         Raises ValueError where the tokens do not fit into cache or context, changing nothing.
         """
         n, start, n_layers = len(tokens), cache.length, self.config.n_layers
-        if start + n > self.config.max_context:
-            raise ValueError(
-                f"{start} cached and {n} new tokens exceed the model's context of {self.config.max_context}"
-            )
+        self.check_context(start, n)
         cache.reserve(n)
         at = slice(start, start + n) if positions is None else positions
         cos, sin = self.cos[at], self.sin[at]  # [n, 1, head_dim]
@@ -195,6 +192,13 @@ class Llama(nn.Module):
         cache.advance(n)
         hidden[n_layers] = x = self.norm(x)
         return Pass(self.head(x[rows]), tuple(hidden[i] for i in layers))
+
+    def check_context(self, length: int, n: int) -> None:
+        """Raises ValueError where n new tokens after `length` exceed the model's context."""
+        if length + n > self.config.max_context:
+            raise ValueError(
+                f"{length} cached and {n} new tokens exceed the model's context of {self.config.max_context}"
+            )
 
     def _bias(self, n: int, start: int, mask: Tensor | None) -> Tensor | None:
         """What attention is to hide: `[rows, start + n]` for the query heads of a key head; None hides nothing."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from specdec_ref.interfaces import CausalLM
-from specdec_ref.kernels.linear import can_use_four_bits
 from specdec_ref.models.config import LlamaConfig
 from specdec_ref.models.dtype import resolve_dtype
 from specdec_ref.models.huggingface import HuggingFaceModel
-from specdec_ref.models.layout import can_keep_four_bits, keep_four_bits, pack
+from specdec_ref.models.layout import can_keep_stored, keep_stored, pack
 from specdec_ref.models.llama import Llama
 from specdec_ref.models.store.catalog import CATALOG, DEFAULT_MODEL
 from specdec_ref.models.store.fetch import fetch
@@ -48,7 +46,7 @@ def load_model(
 
     sizes = LlamaConfig.from_hf(config)
     stored = source.blocks() if four else {}
-    if four and not can_keep_four_bits(sizes, stored):
+    if four and not can_keep_stored(sizes, stored):
         if weights == "q4":
             raise ValueError(f"{name} holds no matrix in Q4_0, Q4_1 or Q8_0 that can stay so: leave weights out")
         four = False
@@ -58,7 +56,7 @@ def load_model(
     except ValueError as error:
         raise ValueError(f"{source.path}: {error}") from error
     model.tokenizer = source.tokenizer()
-    return keep_four_bits(model, stored) if four else pack(model)
+    return keep_stored(model, stored) if four else pack(model)
 
 
 def _find(name: str) -> GGUFFile | ModelFolder:
@@ -95,14 +93,7 @@ def _wants_four_bits(name: str, dtype: str | torch.dtype, device: str, weights: 
             f"weights='q4' runs on a CPU with bfloat16 activations, not with dtype {dtype!r} on {device!r}: "
             "leave dtype out, or give weights='full'"
         )
-    if can_use_four_bits():
-        return True
-    if weights == "q4":
-        warnings.warn(
-            "this CPU or this PyTorch has no fast 4-bit product: the weights are converted to 16 or 32 bits",
-            stacklevel=3,
-        )
-    return False
+    return True
 
 
 def _load_with_transformers(source: ModelFolder, dtype: torch.dtype, device: str) -> HuggingFaceModel:

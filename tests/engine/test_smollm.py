@@ -8,7 +8,6 @@ import torch
 
 from specdec_ref import NGramDrafter, SpeculativeEngine, load_model
 from specdec_ref.engine.prompt import encode_prompt
-from specdec_ref.kernels.linear import can_use_four_bits
 from specdec_ref.measure import compare_greedy
 from specdec_ref.measure.race import race
 from specdec_ref.models.dtype import bf16_seconds_over_float32
@@ -27,8 +26,6 @@ def model():
 
 @pytest.mark.parametrize("weights", ["full", "q4"])
 def test_each_flip_over_twenty_prompts_is_a_near_tie(model, weights):
-    if weights == "q4" and not can_use_four_bits():
-        pytest.skip("no 4-bit kernel on this machine")
     model = model if weights == "full" else load_model(weights="q4")
     plain, speculative = SpeculativeEngine(model), SpeculativeEngine(model, NGramDrafter(), 6)
     assert len(prompts()) >= 20
@@ -73,8 +70,6 @@ def test_plain_decoding_is_faster_than_transformers(model, weights, least):
     The bounds are far below what the benchmark's record shows, so that a busy machine passes.
     """
     if weights == "q4":
-        if not can_use_four_bits():
-            pytest.skip("no 4-bit kernel on this machine")
         model = load_model(weights="q4")
     from transformers import LlamaForCausalLM
 

@@ -8,18 +8,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.packed_models import divisible_llama, needs_four_bits, needs_packing, stored
+from support.packed_models import divisible_llama, needs_packing, stored
 from torch.nn import functional as F
 
 from specdec_ref import NGramDrafter, SpeculativeEngine, load_model
 from specdec_ref.cache.paged import PagedKVPool
 from specdec_ref.kernels import attention as attention_module
 from specdec_ref.kernels import loops, rowwise
-from specdec_ref.kernels.linear import WIDE
 from specdec_ref.kernels.masks import additive
+from specdec_ref.kernels.stored import WIDE
 from specdec_ref.models.fused import FusedLayer, FusedRMSNorm
-from specdec_ref.models.layout import keep_four_bits, pack
-from specdec_ref.models.llama import causal_mask, rotary_tables, rotate
+from specdec_ref.models.layout import keep_stored, pack
+from specdec_ref.models.llama import Llama, causal_mask, rotary_tables, rotate
 
 BF16 = torch.bfloat16
 
@@ -245,27 +245,28 @@ def rows_that_differ(model, ids, context, new_cache, sizes=range(2, WIDE)):
     return found
 
 
-@needs_four_bits
 @pytest.mark.parametrize("paged", [False, True])
 def test_in_four_bits_a_token_has_the_same_logits_alone_and_beside_drafts(paged):
     blocks, _ = stored(divisible_llama())
-    model = keep_four_bits(divisible_llama().to(BF16), blocks)
+    model = keep_stored(divisible_llama().to(BF16), blocks)
     ids = torch.randint(48, (140,), generator=torch.Generator().manual_seed(1))
     new_cache = (lambda: PagedKVPool(model, 20).new_sequence()) if paged else (lambda: model.new_cache(140))
     assert set(rows_that_differ(model, ids, 60, new_cache).values()) == {0}
 
 
-@needs_four_bits
 def test_a_difference_would_be_seen(monkeypatch):
     """With PyTorch's attention in place of ours logits do differ: the test above has power."""
     blocks, _ = stored(divisible_llama())
-    model = keep_four_bits(divisible_llama().to(BF16), blocks)
+    model = keep_stored(divisible_llama().to(BF16), blocks)
     ids = torch.randint(48, (140,), generator=torch.Generator().manual_seed(1))
     monkeypatch.setattr(attention_module, "FEW_ROWS", 0)
-    assert sum(rows_that_differ(model, ids, 60, lambda: model.new_cache(140)).values()) > 0
+
+    def readable(tokens, cache):
+        return Llama.forward_pass(model, tokens, cache).logits
+
+    assert sum(rows_that_differ(readable, ids, 60, lambda: model.new_cache(140)).values()) > 0
 
 
-@needs_four_bits
 @pytest.mark.model
 def test_smollm_in_four_bits_has_the_same_logits_alone_and_beside_drafts():
     model = load_model()
@@ -279,7 +280,6 @@ def test_smollm_in_four_bits_has_the_same_logits_alone_and_beside_drafts():
     ) == {0}
 
 
-@needs_four_bits
 @pytest.mark.model
 def test_smollm_in_four_bits_writes_the_same_tokens_with_and_without_lookup():
     """Not up to near-ties: the same. The first text is made for lookup, the second one is not."""

@@ -4,6 +4,7 @@ import time
 from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from support.tiny_models import tiny_config, tiny_llama
@@ -11,7 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from specdec_ref import measure
 from specdec_ref.arithmetic import attainable, decode
-from specdec_ref.kernels.linear import Blocks, FourBitLinear, PackedLinear, can_pack
+from specdec_ref.kernels.linear import PackedLinear, can_pack
+from specdec_ref.kernels.packing import Blocks
+from specdec_ref.kernels.stored import StoredLinear
 from specdec_ref.measure import machine
 from specdec_ref.models import llama
 from specdec_ref.models.layout import pack
@@ -355,8 +358,8 @@ def test_decode_times_of_something_else_are_refused():
     with pytest.raises(ValueError, match="reference Llama"):
         measure.decode_times(tiny(dtype=torch.float64))
     four = tiny(1, torch.bfloat16)
-    blocks = Blocks(torch.zeros(64, 64, dtype=torch.uint8), torch.ones(64, 2), torch.zeros(64, 2))
-    four.layers[0].down = FourBitLinear(blocks, four.layers[0].down)
+    blocks = Blocks(np.zeros((64, 64), np.uint8), np.ones((64, 2), np.float16), np.zeros((64, 2), np.float16))
+    four.layers[0].down = StoredLinear(blocks, four.layers[0].down)
     with pytest.raises(ValueError, match=r"in 4 bits, .* load it with weights='full'"):
         measure.decode_times(four)
 

@@ -5,11 +5,12 @@ import pickle
 
 import pytest
 import torch
-from support.packed_models import divisible_llama, needs_four_bits, needs_packing, stored
+from support.packed_models import divisible_llama, needs_packing, stored
 
 from specdec_ref import NGramDrafter, SpeculativeEngine, load_model
-from specdec_ref.kernels.linear import FourBitLinear, PackedLinear
-from specdec_ref.models.layout import keep_four_bits, pack
+from specdec_ref.kernels.linear import PackedLinear
+from specdec_ref.kernels.stored import StoredLinear
+from specdec_ref.models.layout import keep_stored, pack
 
 IDS = torch.arange(40) % 48
 
@@ -19,7 +20,7 @@ def packed():
 
 
 def four_bits():
-    return keep_four_bits(divisible_llama().to(torch.bfloat16), stored(divisible_llama())[0])
+    return keep_stored(divisible_llama().to(torch.bfloat16), stored(divisible_llama())[0])
 
 
 def logits(model):
@@ -32,15 +33,13 @@ WAYS = {"copy": copy.deepcopy, "pickle": lambda x: pickle.loads(pickle.dumps(x))
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    "build", [pytest.param(packed, marks=needs_packing), pytest.param(four_bits, marks=needs_four_bits)]
-)
+@pytest.mark.parametrize("build", [pytest.param(packed, marks=needs_packing), pytest.param(four_bits)])
 def test_a_copy_has_the_same_bits_and_shares_nothing(build, way):
     model = build()
     want = logits(model)
     twin = WAYS[way](model)
     assert torch.equal(logits(twin), want)
-    kinds = (PackedLinear, FourBitLinear)
+    kinds = (PackedLinear, StoredLinear)
     ours, theirs = ([m for m in each.modules() if isinstance(m, kinds)] for each in (model, twin))
     assert ours and len(ours) == len(theirs) and not {map(id, ours)} & {map(id, theirs)}
     twin.embed.weight.zero_()
@@ -48,7 +47,6 @@ def test_a_copy_has_the_same_bits_and_shares_nothing(build, way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@needs_four_bits
 def test_a_copied_engine_writes_the_same(way):
     engine = SpeculativeEngine(four_bits(), NGramDrafter(), gamma=3)
     want = engine.generate([1, 2, 3, 1, 2], 20, temperature=0.8, seed=4).tokens

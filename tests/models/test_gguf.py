@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 from support.gguf_files import BYTES, ENTRIES, HEADS, HIDDEN, KV_HEADS, TOKENS, llama_tensors, write_gguf
-from support.packed_models import needs_four_bits
 
 from specdec_ref import SpeculativeEngine, load_model
 from specdec_ref.cli import main
-from specdec_ref.kernels.linear import FourBitLinear
+from specdec_ref.kernels.stored import StoredLinear
 from specdec_ref.models.names import hf_name
 from specdec_ref.models.store.blocks import READERS, read_blocks, unpermute
 from specdec_ref.models.store.catalog import ModelNotAvailable
@@ -205,12 +204,11 @@ def test_a_tensor_may_end_where_the_file_ends_and_no_later(tmp_path):
         read_blocks(path, {"w": at | {"offset": 1}})
 
 
-@needs_four_bits
 def test_a_file_keeps_its_four_bits_unless_told_otherwise(tmp_path):
     rows = 112  # the kernel takes multiples of 16
     path = written(tmp_path, tensors=llama_tensors(rows=rows))
     four, full = load_model(path), load_model(path, weights="full")
-    assert isinstance(four.head, FourBitLinear) and not isinstance(full.head, FourBitLinear)
+    assert isinstance(four.head, StoredLinear) and not isinstance(full.head, StoredLinear)
     exact = logits(load_model(path, dtype="float32"))
     assert (logits(four).float() - exact).norm() / exact.norm() < 0.05
 
@@ -219,18 +217,16 @@ def test_a_file_keeps_its_four_bits_unless_told_otherwise(tmp_path):
 def test_a_file_without_four_bits_loads_in_full_by_default(tmp_path, formats):
     path = written(tmp_path, formats=formats)
     model = load_model(path)
-    assert not any(isinstance(module, FourBitLinear) for module in model.modules())
+    assert not any(isinstance(module, StoredLinear) for module in model.modules())
     exact = logits(load_model(path, dtype="float32"))
     assert (logits(model).float() - exact).norm() / exact.norm() < 0.05
 
 
-@needs_four_bits
 def test_four_bits_that_are_asked_for_and_not_there_are_missed(tmp_path):
     with pytest.raises(ValueError, match="holds no matrix in Q4_0, Q4_1 or Q8_0"):
         load_model(written(tmp_path, formats="F16"), weights="q4")
 
 
-@needs_four_bits
 def test_the_command_line_says_which_weights(tmp_path, capsys):
     path = written(tmp_path, tensors=llama_tensors(rows=112))
     command = ["generate", "he", "--model", str(path), "--raw", "--max-new-tokens", "4", "--json", "--draft", "none"]

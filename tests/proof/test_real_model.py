@@ -7,11 +7,11 @@ from __future__ import annotations
 import pytest
 import torch
 from support.memoised_model import MemoisedModel
-from support.packed_models import divisible_llama, needs_four_bits, stored
+from support.packed_models import divisible_llama, stored
 from support.tiny_models import tiny_llama
 
 from specdec_ref import DraftModelDrafter, SpeculativeEngine, load_model
-from specdec_ref.models.layout import keep_four_bits
+from specdec_ref.models.layout import keep_stored
 from specdec_ref.proof import autoregressive_distribution, difference, enumerate_distribution
 
 
@@ -41,18 +41,16 @@ def test_smollm2(smollm, rule):
     assert deviation <= 1e-12 and outputs >= 27
 
 
-@needs_four_bits
 @pytest.mark.parametrize("rule", ["token", "block", "match"])
 def test_a_tiny_llama_in_four_bits(rule):
     blocks, exact = stored(divisible_llama())
-    model = keep_four_bits(exact.to(torch.bfloat16), blocks)
+    model = keep_stored(exact.to(torch.bfloat16), blocks)
     deviation, outputs = compare(model, [3, 1, 4], rule, temperature=0.9, top_k=2)
     assert deviation <= 1e-12 and outputs == 8
 
 
 @pytest.mark.slow
 @pytest.mark.model
-@needs_four_bits
 @pytest.mark.parametrize("rule", ["token", "block", "match"])
 def test_smollm2_in_four_bits(rule):
     model = load_model(weights="q4")

@@ -1,4 +1,4 @@
-"""A tiny Llama whose matrices the 4-bit kernel takes, and the same matrices as a GGUF file stores them."""
+"""A tiny Llama whose matrices the integer products take, and the same matrices as a GGUF file stores them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_ref.kernels.linear import can_pack, can_use_four_bits
+from specdec_ref.kernels.linear import can_pack
 from specdec_ref.models.llama import Llama, LlamaConfig
 from specdec_ref.models.names import LAYER, MATRICES
 from specdec_ref.models.store.blocks import READERS
 
-needs_four_bits = pytest.mark.skipif(not can_use_four_bits(), reason="no 4-bit kernel on this machine")
 needs_packing = pytest.mark.skipif(not can_pack(), reason="no oneDNN bfloat16 products on this machine")
 
 
 def divisible_llama(seed=5, tied=True):
-    """A tiny model whose matrices the 4-bit kernel takes."""
-    config = LlamaConfig(48, 64, 96, 2, 4, 2, 16, 256, 10_000.0, 1e-5, tied)
+    """A tiny model whose matrices the integer products take."""
+    config = LlamaConfig(48, 64, 96, 2, 4, 2, 32, 256, 10_000.0, 1e-5, tied)
     torch.manual_seed(seed)
     model = Llama(config, torch.float32)
     for parameter in model.parameters():

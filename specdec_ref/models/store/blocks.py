@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from specdec_ref.kernels.linear import Blocks
+from specdec_ref.kernels.packing import Blocks
 
 
 class Place(TypedDict):
@@ -45,29 +43,22 @@ def read_blocks(path: Path, index: dict[str, Place]) -> dict[str, Blocks]:
 
 
 def read_q4_0(rows: np.ndarray) -> Blocks:
-    """Q4_0 rows, uint8 `[out, in / 32 * 18]`: per block a float16 d, then 32 levels; w = d (level - 8)."""
+    """Q4_0 rows, uint8 `[out, in / 32 * 18]`: per block a float16 d, then 32 levels; w = d level - 8 d."""
     block = rows.reshape(len(rows), -1, 18)
     scale = _float16(block[..., :2])
-    return Blocks(_nibbles(block[..., 2:]), scale, torch.zeros_like(scale))
+    return Blocks(_nibbles(block[..., 2:]), scale, -8 * scale)
 
 
 def read_q4_1(rows: np.ndarray) -> Blocks:
     """Q4_1 rows, uint8 `[out, in / 32 * 20]`: per block float16 d and m, then 32 levels; w = d level + m."""
     block = rows.reshape(len(rows), -1, 20)
-    scale, minimum = _float16(block[..., :2]), _float16(block[..., 2:4])
-    return Blocks(_nibbles(block[..., 4:]), scale, minimum + 8 * scale)
+    return Blocks(_nibbles(block[..., 4:]), _float16(block[..., :2]), _float16(block[..., 2:4]))
 
 
 def read_q8_0(rows: np.ndarray) -> Blocks:
-    """Q8_0 rows, uint8 `[out, in / 32 * 34]`: per block a float16 d, then 32 int8; w = d q.
-
-    With q + 128 = 16 high + low that is 16 d (high - 8) + d (low - 8) + 8 d, a sum of two 4-bit products.
-    """
+    """Q8_0 rows, uint8 `[out, in / 32 * 34]`: per block a float16 d, then 32 int8; w = d level."""
     block = rows.reshape(len(rows), -1, 34)
-    scale = _float16(block[..., :2])
-    q = (block[..., 2:].view(np.int8).astype(np.int16) + 128).astype(np.uint8).reshape(len(rows), -1)
-    levels = torch.from_numpy(np.concatenate([q >> 4, q & 15], 1))
-    return Blocks(levels, torch.cat([16 * scale, scale], 1), torch.cat([torch.zeros_like(scale), 8 * scale], 1), 2)
+    return Blocks(block[..., 2:].view(np.int8).reshape(len(rows), -1), _float16(block[..., :2]))
 
 
 READERS = {"Q4_0": read_q4_0, "Q4_1": read_q4_1, "Q8_0": read_q8_0}
@@ -82,11 +73,10 @@ def unpermute(weight: np.ndarray, n_heads: int) -> np.ndarray:
     return weight.reshape(n_heads, rows // n_heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def _float16(pairs: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(pairs).view(np.float16)[..., 0].astype(np.float32))
+def _float16(pairs: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(pairs).view(np.float16)[..., 0]
 
 
-def _nibbles(packed: np.ndarray) -> Tensor:
+def _nibbles(packed: np.ndarray) -> np.ndarray:
     """`[out, blocks, 16]` bytes -> levels `[out, blocks * 32]`: the low halves are a block's first 16."""
-    levels = np.concatenate([packed & 15, packed >> 4], -1)
-    return torch.from_numpy(levels.reshape(len(packed), -1))
+    return np.concatenate([packed & 15, packed >> 4], -1).reshape(len(packed), -1)

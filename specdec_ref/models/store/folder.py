@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerBase
 
-from specdec_ref.kernels.linear import Blocks
+from specdec_ref.kernels.packing import Blocks
 from specdec_ref.models.store.blocks import read_blocks
 from specdec_ref.models.store.catalog import CATALOG, GGUF_NAME, INDEX, ModelNotAvailable
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from specdec_ref.kernels.linear import Blocks
+from specdec_ref.kernels.packing import Blocks
 from specdec_ref.models.names import hf_name
 from specdec_ref.models.store.blocks import READERS, Place, read_blocks, unpermute
 from specdec_ref.models.store.catalog import ModelNotAvailable

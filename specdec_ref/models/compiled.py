@@ -1,0 +1,181 @@
+"""The Llama whose pass is one compiled function: matrices in 4 and 8 bits as a GGUF file stores them.
+
+`Llama.forward_pass` remains, and gives the same numbers to the last bit over the same products; it is what to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from specdec_ref.interfaces import AttentionCache, Pass
+from specdec_ref.kernels import whole_pass
+from specdec_ref.kernels.quantise import GROUP
+from specdec_ref.kernels.stored import WIDE, StoredLinear, lay_together
+from specdec_ref.kernels.threads import team
+from specdec_ref.models.fused import FusedLayer, FusedRMSNorm
+from specdec_ref.models.llama import Llama
+
+CHUNK = 64  # tokens of a prompt that a pass takes at a time
+
+
+class CompiledLlama(Llama):
+    """A bfloat16 `Llama` on a CPU with matrices as stored.
+
+    A pass is the compiled one for fewer than `wide` tokens, or any number where `wide` is None, and for a cache that
+    says where its memory is; otherwise it is `Llama`'s.
+    plain: the model whose embedding and norms it takes. matrices: for each matrix of the model, by its name, the stored
+    one. bits: of activations, 16 (as near to float32 as bfloat16 allows) or 8 (faster, less accurate).
+    Raises ValueError for sizes that a pass cannot take.
+    """
+
+    def __init__(self, plain: Llama, matrices: Mapping[str, StoredLinear], bits: int = 16) -> None:
+        c = plain.config
+        if c.head_dim % GROUP:
+            raise ValueError(f"heads of {c.head_dim} dimensions: a compiled pass takes multiples of {GROUP}")
+        with torch.device("meta"):  # without memory: every module is replaced
+            super().__init__(c, torch.bfloat16)
+        head: Any = matrices["head"]
+        self.embed, self.norm, self.head = plain.embed, FusedRMSNorm(plain.norm), head
+        self.wide = None if head.wide is None else WIDE
+        self.layers = nn.ModuleList(FusedLayer(layer, self.wide) for layer in plain.layers)  # type: ignore[arg-type]
+        lay_together(matrices.values())
+        for name, matrix in matrices.items():
+            self.set_submodule(name, matrix)
+        self.cos, self.sin = plain.cos, plain.sin
+        self.bits = bits
+        self.requires_grad_(False).eval()
+        self._plan: _Plan | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_plan": None}  # it holds addresses
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        lay_together(module for module in self.modules() if isinstance(module, StoredLinear))
+
+    def forward_pass(
+        self,
+        tokens: Tensor,
+        cache: AttentionCache,
+        rows: slice = slice(None),
+        *,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        layers: Sequence[int] = (),
+    ) -> Pass:
+        """See `Llama.forward_pass`."""
+        n, c = len(tokens), self.config
+        plain = not hasattr(cache, "memory") or rows.step not in (None, 1)
+        if plain or (self.wide is not None and n >= self.wide):
+            return super().forward_pass(tokens, cache, rows, positions=positions, mask=mask, layers=layers)
+        self.check_context(cache.length, n)
+        cache.reserve(n)
+        if self._plan is None:
+            self._plan = _Plan(self)
+        first, stop, _ = rows.indices(n)
+        logits = torch.empty(max(0, stop - first), c.vocab_size, dtype=torch.bfloat16)
+        features = {i: torch.empty(n, c.hidden_size, dtype=torch.bfloat16) for i in layers}
+        size = CHUNK if mask is None else n
+        for start in range(0, n, size):
+            end = min(n, start + size)
+            a, b = max(first, start), min(stop, end)
+            self._plan.run(
+                tokens[start:end],
+                cache,
+                None if positions is None else positions[start:end],
+                mask,
+                (a - start, logits[a - first : max(a, b) - first]),
+                {i: feature[start:end] for i, feature in features.items()},
+            )
+            cache.advance(end - start)
+        return Pass(logits, tuple(features[i] for i in layers))
+
+
+class _Plan:
+    """What the compiled pass is told of a model, and its room to work in."""
+
+    def __init__(self, model: CompiledLlama) -> None:
+        c = self.config = model.config
+        self.bias = model._bias
+        self.loop = {8: whole_pass.pass8, 16: whole_pass.pass16}[model.bits]
+        self.record = np.zeros(1, whole_pass.PASS)
+        self.layers = np.zeros(c.n_layers + 1, whole_pass.LAYER)
+        p = self.p = self.record[0]
+        modules: Any = model
+        for each, layer in zip(self.layers, modules.layers, strict=False):
+            for name in whole_pass.MATRICES:
+                matrix = getattr(layer, name)
+                each[f"{name}_levels"], each[f"{name}_scales"] = matrix.levels.data_ptr(), matrix.scales.data_ptr()
+                each[f"{name}_bits"] = matrix.weight_bits
+            each["attention_norm"] = layer.attention_norm.weight.data_ptr()
+            each["mlp_norm"] = layer.mlp_norm.weight.data_ptr()
+        p["layers"], p["n_layers"], p["n_heads"], p["n_kv_heads"] = (
+            self.layers.ctypes.data,
+            c.n_layers,
+            c.n_heads,
+            c.n_kv_heads,
+        )
+        p["head_dim"], p["hidden"], p["intermediate"] = c.head_dim, c.hidden_size, c.intermediate_size
+        p["vocab"], p["embed"] = c.vocab_size, model.embed.weight.data_ptr()
+        p["cos"], p["sin"], p["norm"] = model.cos.data_ptr(), model.sin.data_ptr(), model.norm.weight.data_ptr()
+        p["head_levels"], p["head_scales"] = modules.head.levels.data_ptr(), modules.head.scales.data_ptr()
+        p["head_bits"], p["eps"], p["team"] = modules.head.weight_bits, model.norm.eps, team().address
+        self.most = 0
+        self.room: list[Tensor] = []
+        self.make_room(CHUNK)
+
+    def make_room(self, n: int) -> None:
+        """For passes over up to n tokens."""
+        if n <= self.most:
+            return
+        c, p = self.config, self.p
+        heads, widest = c.n_heads * c.head_dim, max(c.hidden_size, c.intermediate_size, c.n_heads * c.head_dim)
+        qkv = heads + 2 * c.n_kv_heads * c.head_dim
+        sizes = {"x": c.hidden_size, "y": c.hidden_size, "qkv": qkv, "q": heads, "attended": heads}
+        sizes |= {"gate_up": 2 * c.intermediate_size, "gated": c.intermediate_size, "more": c.hidden_size}
+        for end in ("", "_b"):
+            sizes |= {f"levels{end}": widest, **{f"{x}{end}": widest // 8 for x in ("scales", "offsets", "totals")}}
+        self.room = []
+        for name, width in sizes.items():
+            self.room.append(torch.zeros(n * width + 64, dtype=torch.bfloat16))
+            p[name] = self.room[-1].data_ptr()
+        self.most = n
+
+    def run(
+        self,
+        tokens: Tensor,
+        cache: Any,
+        positions: Tensor | None,
+        mask: Tensor | None,
+        out: tuple[int, Tensor],
+        features: Mapping[int, Tensor],
+    ) -> None:
+        """One compiled pass over n tokens; the cache has room for them, and is not advanced.
+
+        out: the first row whose logits are asked for, and where they go, `[n_rows, vocab]`. features: where the hidden
+        states of layers go, `[n, hidden]` each.
+        """
+        n, length, p = len(tokens), cache.length, self.p
+        tokens = tokens.to(torch.int64).contiguous()
+        at = None if positions is None else positions.to(torch.int64).contiguous()
+        bias = None if mask is None else self.bias(n, length, mask)
+        memory = cache.memory(length + n)
+        first, logits = out
+        with team().lock:
+            self.make_room(n)
+            p["n"], p["length"], p["tokens"] = n, length, tokens.data_ptr()
+            p["first_row"], p["n_rows"], p["logits"] = first, len(logits), logits.data_ptr()
+            p["keys"], p["values"] = memory.keys.data_ptr(), memory.values.data_ptr()
+            p["layer_stride"], p["head_stride"] = memory.layer_stride, memory.head_stride
+            for name, tensor in (("slots", memory.slots), ("positions", at), ("bias", bias)):
+                p[name] = 0 if tensor is None else tensor.data_ptr()
+            self.layers["feature"] = 0
+            for i, feature in features.items():
+                self.layers[i]["feature"] = feature.data_ptr()
+            p["feature"] = self.layers[-1]["feature"]
+            team().run(self.loop, self.record.ctypes.data, n)
