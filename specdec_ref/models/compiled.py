@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,10 +18,23 @@ from specdec_ref.kernels import whole_pass
 from specdec_ref.kernels.quantise import GROUP
 from specdec_ref.kernels.stored import WIDE, StoredLinear, lay_together
 from specdec_ref.kernels.threads import team
-from specdec_ref.models.fused import FusedLayer, FusedRMSNorm
+from specdec_ref.models.fused import FusedLayer, FusedRMSNorm, compile_loops
 from specdec_ref.models.llama import Llama
 
 CHUNK = 64  # tokens of a prompt that a pass takes at a time
+
+
+LOOPS = {8: whole_pass.pass8, 16: whole_pass.pass16}
+
+
+def compile_pass(bits: int = 16) -> None:
+    """Compile the pass with activations in `bits` bits, or read it from disk; says so where it will take long.
+
+    Raises ValueError where compiling is forbidden, see `Loop.compile`.
+    """
+    if not LOOPS[bits].kept:
+        print("specdec: compiling the forward pass for this CPU, once ...", file=sys.stderr, flush=True)
+    LOOPS[bits].compile()
 
 
 class CompiledLlama(Llama):
@@ -48,6 +62,8 @@ class CompiledLlama(Llama):
             self.set_submodule(name, matrix)
         self.cos, self.sin = plain.cos, plain.sin
         self.bits = bits
+        compile_pass(bits)  # now, and not in the first pass, which somebody may be timing
+        compile_loops()
         self.requires_grad_(False).eval()
         self._plan: _Plan | None = None
 
@@ -102,7 +118,7 @@ class _Plan:
     def __init__(self, model: CompiledLlama) -> None:
         c = self.config = model.config
         self.bias = model._bias
-        self.loop = {8: whole_pass.pass8, 16: whole_pass.pass16}[model.bits]
+        self.loop = LOOPS[model.bits]
         self.record = np.zeros(1, whole_pass.PASS)
         self.layers = np.zeros(c.n_layers + 1, whole_pass.LAYER)
         p = self.p = self.record[0]
