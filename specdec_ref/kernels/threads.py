@@ -28,7 +28,7 @@ I32, I64 = ir.IntType(32), ir.IntType(64)
 Value = Any  # an LLVM value
 
 # Where numbers lie in a team's shared memory, in bytes; each that is written often has a cache line of its own.
-ARRIVED, TURN, TICKET, LATE, THREADS, SPINS, NAP, YIELD = 0, 64, 128, 192, 256, 264, 272, 280
+ARRIVED, TURN, TICKET, LATE, THREADS, SPINS, COUNT, NAP, YIELD = 0, 64, 128, 192, 256, 264, 272, 280, 288
 SIZE = 320
 SPIN_SECONDS = 3e-4  # that a thread looks before it gives way, for a token
 NAP_MICROSECONDS = 50
@@ -78,10 +78,9 @@ def call_at(typing: Any, address: Any, number: Any) -> Any:
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Value:
         function = builder.inttoptr(args[0], ir.FunctionType(I32, [I32]).as_pointer())
-        builder.call(function, [builder.trunc(args[1], I32)])
-        return context.get_dummy_value()
+        return builder.sext(builder.call(function, [builder.trunc(args[1], I32)]), I64)
 
-    return types.void(types.int64, types.int64), code
+    return types.int64(types.int64, types.int64), code
 
 
 @called
@@ -119,9 +118,14 @@ def breaths(n: int) -> None:
 
 
 @called
-def my_number(team: int) -> int:
-    """0 to threads - 1, another for each thread of the team; once per thread and run."""
-    return add_at(team + TICKET, 1)
+def join_team(team: int) -> tuple[int, int]:
+    """This thread's number, from 0 on, and how many there are; once per thread and run.
+
+    OpenMP may give fewer threads than were asked for.
+    """
+    if int64_at(team + THREADS) > 1:
+        put_int64(team + THREADS, call_at(int64_at(team + COUNT), 0))
+    return add_at(team + TICKET, 1), int64_at(team + THREADS)
 
 
 @called
@@ -176,6 +180,7 @@ class Team:
         else:
             parallel = _gomp_parallel()
             assert parallel is not None
+            self._set(COUNT, _address_of("omp_get_num_threads", parallel.library))
             parallel(loop.address, argument, threads, 0)
         self.notice(bool(self.memory[LATE // 8]))
 
@@ -211,11 +216,12 @@ def _gomp_parallel() -> Any:
     """GOMP_parallel of the OpenMP library that PyTorch runs on, so that its own threads run our function; or None."""
     for path in sorted(Path(torch.__file__).parent.glob("lib/libgomp*.so*")):
         try:
-            function = ctypes.CDLL(str(path)).GOMP_parallel
+            library = ctypes.CDLL(str(path))
+            function: Any = library.GOMP_parallel
         except (OSError, AttributeError):
             continue
         function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
-        function.restype = None
+        function.restype, function.library = None, library
         return function
     return None
 
@@ -230,6 +236,6 @@ def _breath_seconds() -> float:
     return best
 
 
-def _address_of(name: str) -> int:
-    """Where a function of the C library lies."""
-    return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
+def _address_of(name: str, library: Any = None) -> int:
+    """Where a function lies, of the C library unless another is given."""
+    return ctypes.cast(getattr(library or ctypes.CDLL(None), name), ctypes.c_void_p).value or 0

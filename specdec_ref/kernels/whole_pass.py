@@ -20,7 +20,7 @@ from specdec_ref.kernels.memory import bits_pointer, int64_at, intrinsic
 from specdec_ref.kernels.packing import OUTPUTS
 from specdec_ref.kernels.product import eight_by_8, eight_by_16, four_by_8, four_by_16
 from specdec_ref.kernels.quantise import GROUP, quantise8, quantise16
-from specdec_ref.kernels.threads import THREADS, my_number, share, wait
+from specdec_ref.kernels.threads import join_team, share, wait
 
 MATRICES = ("qkv", "out", "gate_up", "down")
 LAYER = np.dtype(
@@ -168,7 +168,7 @@ def _pass(n_bits: int) -> Any:
     @called
     def run(p: Any) -> None:
         team = p.team
-        me, threads = my_number(team), int64_at(team + THREADS)
+        me, threads = join_team(team)
         n, hidden, width = p.n, p.hidden, p.n_heads * p.head_dim
         first, last = share(n, me, threads)
         for i in range(first, last):
