@@ -26,11 +26,15 @@ if TYPE_CHECKING:
 
     # Generations: where each token came from, rounds one by one, speed, differences
     from specdec_course.pictures.tokens import tokens_html as tokens_html, legend_html as legend_html
-    from specdec_course.pictures.tokens import draft_html as draft_html, draft_explorer as draft_explorer
+    from specdec_course.pictures.tokens import side_by_side_html as side_by_side_html
+    from specdec_course.pictures.timeline import timed_run as timed_run, timeline_html as timeline_html
+    from specdec_course.pictures.timeline import race_html as race_html, race_explorer as race_explorer
     from specdec_course.pictures.rounds import record_rounds as record_rounds, round_html as round_html
     from specdec_course.pictures.rounds import round_stepper as round_stepper, rounds_figure as rounds_figure
     from specdec_course.pictures.rounds import time_shares as time_shares, times_figure as times_figure
-    from specdec_course.pictures.plots import ratio_figure as ratio_figure, pass_cost_figure as pass_cost_figure
+    from specdec_course.pictures.plots import pass_cost_figure as pass_cost_figure
+    from specdec_course.pictures.races import ratio_figure as ratio_figure, predicted_speedup as predicted_speedup
+    from specdec_course.pictures.races import together_words as together_words
     from specdec_course.pictures.diverge import diverging_html as diverging_html
 
     # Roofline: passes on a chip, layers and steps on this machine

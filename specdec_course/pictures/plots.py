@@ -72,28 +72,6 @@ def table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
-def ratio_figure(names: Sequence[str], ratios: Sequence[Sequence[float]], guesses: Sequence[float] = ()) -> Figure:
-    """Speedups of several races: a dot for each pair of runs, a bar for the median, a cross for the learner's guess."""
-    figure, (ax,) = new_figure(7.5, 1.3 + 0.7 * len(names))
-    for y, values in enumerate(ratios):
-        ordered = sorted(values)
-        ax.barh(y, ordered[len(ordered) // 2], height=0.5, color=SKY, label="median" if y == 0 else None)
-        ax.plot(
-            values, [y] * len(values), "o", color=BLUE, linestyle="none", label="each pair of runs" if y == 0 else None
-        )
-    if guesses:
-        ax.plot(
-            guesses, range(len(guesses)), "x", color=RED, markersize=11, mew=3, linestyle="none", label="your guess"
-        )
-    ax.axvline(1, color=BLACK, linestyle="--", linewidth=1)
-    ax.set_yticks(range(len(names)), names)
-    ax.invert_yaxis()
-    ax.set_xlim(left=0)
-    ax.set_xlabel("speedup over plain decoding (dashed line: equally fast)")
-    figure.legend(loc="outside upper right", ncols=3, frameon=False)
-    return figure
-
-
 def pass_cost_figure(measured: Mapping[int, float], predicted: Mapping[int, float] | None = None) -> Figure:
     """T(n) / T(1) of one pass over n tokens, beside the cost of n separate passes and, if given, a prediction."""
     figure, (ax,) = new_figure(7, 3.8)

@@ -12,7 +12,7 @@ def lines(figure):
 
 
 def test_a_picture_carries_its_words():
-    figure = plots.ratio_figure(["chat", "rewrite"], [[1.0, 1.1], [2.0, 2.5, 3.0]], [1.5, 1.5])
+    figure = plots.pass_cost_figure({1: 1.0, 2: 1.1})
     page = plots.show(figure, 'two "bars"').data
     assert re.search(r'<img [^>]*alt="two &quot;bars&quot;"', page)
     with pytest.raises(ValueError, match="describe the figure"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdec_course.pictures.tokens import LINE_STYLES, ORIGIN_COLOURS, draft_explorer, legend_html, tokens_html
+from specdec_course.pictures.tokens import LINE_STYLES, ORIGIN_COLOURS, legend_html, side_by_side_html, tokens_html
 from specdec_ref import NGramDrafter, SpeculativeEngine
 from specdec_ref.engine.text import pieces
 from specdec_ref.interfaces import ORIGINS
@@ -24,12 +24,15 @@ def test_pieces_join_to_the_text_whatever_the_tokens_cut(smollm):
 
 
 @pytest.mark.model
-def test_the_draft_explorer_follows_its_slider(smollm):
-    box = draft_explorer(smollm, [prompt("rewrite-1")], gamma=0)
-    _, gamma, output = box.children
-    assert "gamma 0: 40 tokens in 40 target passes" in output.value
-    gamma.value = 6
-    assert "gamma 6" in output.value
+def test_a_line_begins_each_round_where_any_gave_several_tokens(smollm):
+    message = prompt("rewrite-1").messages
+    plain = SpeculativeEngine(smollm).generate(message, 20)
+    guessed = SpeculativeEngine(smollm, NGramDrafter(), 4).generate(message, 20)
+    assert "border-left" not in tokens_html(plain, smollm.tokenizer)
+    assert tokens_html(guessed, smollm.tokenizer).count("border-left") == guessed.stats.rounds < 20
+    page = side_by_side_html({"plain": plain, "guessed": guessed}, smollm.tokenizer)
+    assert page.count("<span title") == 40
+    assert page.index("<b>plain</b>") < page.index("<b>guessed</b>")
 
 
 def test_every_origin_has_a_colour_and_a_line_of_its_own():
