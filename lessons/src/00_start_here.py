@@ -143,14 +143,23 @@ HTML(course.side_by_side_html({"token by token": by_token, "with guesses": by_gu
 # A round ends in one of two ways. Either the model rejects a guess: then it writes its own token there, the
 # *correction*, and drops the guesses after it. Or it rejects none: then the same pass has already computed the token
 # *after* the last guess, a free *bonus* token. Either way a round adds at least one token, and never a wrong one.
+#
+# A repeated text is easy to guess. A summary uses some words of its own, so there more guesses are wrong:
 
 # %%
-stats = by_guess.stats
-print(f"{stats.emitted} tokens in {stats.rounds} passes: {stats.tokens_per_round:.1f} tokens per pass")
-print(f"drafted {stats.drafted}: all guesses that were made")
-print(f"tested {stats.tested}: those up to the first wrong one of each round; the guesses after it are never looked at")
-print(f"accepted {stats.accepted}: the right ones among those tested, {stats.acceptance_rate:.0%}")
-assert stats.tokens_per_round > 2 and stats.corrected and stats.bonus
+summary = course.prompt("summary-1")
+by_prompt = {"rewrite": by_guess, "summary": guessing.generate(summary.messages, max_new_tokens=48)}
+for name, result in by_prompt.items():
+    s = result.stats
+    print(
+        f"{name}: {s.emitted} tokens in {s.rounds} passes, {s.tokens_per_round:.1f} per pass; "
+        f"{s.drafted} guesses drafted, {s.tested} tested, {s.accepted} accepted"
+    )
+assert s.accepted < s.tested < s.drafted and s.corrected and s.bonus, "a summary should have all kinds of guesses"
+
+# %% [markdown]
+# *Drafted* are all guesses that were made. *Tested* are those up to the first wrong one of each round, for the guesses
+# after it are never looked at. *Accepted* are the right ones among those tested.
 
 # %% [markdown]
 # And this is how it went, on this machine, just now. Both rows have the same axis of time. Each tick is one pass of the
@@ -164,8 +173,9 @@ runs = [
 HTML(course.timeline_html(runs, target.tokenizer))
 
 # %% [markdown]
-# **What to look for.** Each pass with guesses takes *longer* than a pass over one token, and gives *more*. Whether that
-# pays is a question of how much longer, and how much more. It will come back in section 6.
+# **What to look for.** A pass with guesses *gives* more tokens, and it *reads* more tokens, so it may take longer. How
+# far apart are the ticks in the lower row, compared with the upper one? Whether guessing pays is the question of how
+# much longer a pass takes, and how much more it gives. Section 6 makes a formula of it.
 
 # %% [markdown]
 # ## 4. Your own prompt
@@ -181,15 +191,15 @@ course.race_explorer(target, some, gamma=8)
 # %% [markdown]
 # More guesses make fewer passes only as long as the guesses are right. When the text is new, lookup finds nothing to
 # guess, or guesses wrongly, and every pass gives one token. A drafter that can also guess *new* text has to know the
-# language: a small model. Small models as drafters are lesson 07.
+# language: a small model. Lesson 07 (still to come) trains one.
 
 # %% [markdown]
 # ## 5. Does it pay? A race
 #
 # One run proves little. A fair race takes turns, plain, guessing, guessing, plain: a computer is sometimes busy, and
 # alternating the runs makes both suffer equally. We compare the time of *decoding*; reading the prompt takes equally
-# long either way. And we say "faster" only where chance alone would hardly say it: in six pairs of runs, two equal arms
-# give six times the same winner in 2 of 64 races, or 3%.
+# long either way. And we say "faster" only where chance alone would hardly say it: if both ways were equally fast, one of
+# them would win all six pairs of runs in only 2 of 64 races, or 3%.
 
 # %%
 from specdec_ref.measure import race
@@ -200,7 +210,7 @@ races = {
         lambda p=p: guessing.generate(p.messages, max_new_tokens=40),
         progress=course.progress,
     )
-    for p in (chat, course.prompt("summary-1"), rewrite)
+    for p in (chat, summary, rewrite)
 }
 for name, r in races.items():
     print(f"{name:10} {r.verdict()}")
@@ -268,8 +278,8 @@ course.show(
 # Where a triangle lies far from its bar, the machine was busy during one of the two measurements.
 #
 # The last column is what a user notices who waits for the whole answer. The prompt's pass takes equally long in both
-# arms, so it pulls every speedup towards 1; the shorter the answer, the more. Lesson 06 will find out when speculation
-# *loses* (still to come).
+# arms, so it pulls every speedup towards 1; the shorter the answer, the more. Lesson 06 (still to come) finds out when
+# speculation *loses*.
 
 # %% [markdown]
 # ## 7. The same idle time, spent twice
@@ -279,7 +289,11 @@ course.show(
 # 16 bits or more; `weights="full"` does so here. That makes two optimisations, 4-bit weights and guesses, and four ways
 # to write a text.
 #
-# **Guess first:** if each of the two doubles the speed, what will both together do?
+# **Guess first:** suppose guesses alone make it 4 times as fast, and 4-bit weights alone twice as fast. How many times as
+# fast will both together make it?
+
+# %%
+my_guess_for_both = None
 
 # %%
 from specdec_ref.models import bytes_a_pass
@@ -303,15 +317,16 @@ for name, r in against.items():
     print(f"{name:13} {r.verdict()}")
 
 # %%
+print("both:", course.guess_text(my_guess_for_both, against["both"].ratio, "x"))
 print(course.together_words({name: against[name] for name in ("guesses", "4-bit weights")}, against["both"]))
 full_cost = relative_cost(pass_seconds(full, (1, 4, 9), context=64, progress=course.progress))
 for n, c in full_cost.items():
     print(f"a pass over {n} tokens costs {c:.2f} passes over one with full weights, {cost[n]:.2f} with 4-bit weights")
 
 # %% [markdown]
-# Two optimisations that live on the same idle time cannot simply be multiplied. With fewer bytes to read, a pass waits
-# less, so extra tokens have less idle time to fill: compare the two columns above. That does not make either of them
-# wrong. It means that a speedup is always *over something*, and that a technique has to be measured on top of what you
+# Two optimisations that live on the same idle time cannot simply be multiplied. With fewer bytes to read a pass waits
+# less. Where the last column above is the higher one, extra tokens find less idle time to fill, and guesses gain less
+# than they did with full weights. That makes neither of them wrong. It means that a speedup is always *over something*, and that a technique has to be measured on top of what you
 # already have. `specdec bench` on the command line does so for six kinds of text, and against other libraries if you
 # ask it to.
 

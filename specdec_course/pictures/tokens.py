@@ -17,15 +17,15 @@ LINE_STYLES: dict[Origin, str] = {"accepted": "solid", "corrected": "double", "b
 
 
 def tokens_html(generation: Generation, tokenizer: Any, title: str = "") -> str:
-    """The text as HTML: colour and underline show where each token came from; hovering over a token names it.
+    """The text as HTML: colour and underline show where each token came from; hovering over a token names it. A
+    text without any draft stays plain.
 
     A thin upright line begins each round: what stands between two of them came from one pass of the target.
     """
     begins = _first_of_rounds(generation)
     spans = "".join(
-        f'<span title="{origin}" style="border-bottom: 2px {LINE_STYLES[origin]} {ORIGIN_COLOURS[origin]}; '
-        f'background: {ORIGIN_COLOURS[origin]}22{"; border-left: 1px solid" if i in begins else ""}">'
-        f"{html.escape(text)}</span>"
+        f'<span title="{origin}" style="{_style(origin) if generation.stats.drafted else ""}'
+        f'{"; border-left: 1px solid" if i in begins else ""}">{html.escape(text)}</span>'
         for i, (text, origin) in enumerate(pieces(generation.tokens, generation.stats.origins, tokenizer))
     )
     head = f"<b>{html.escape(title)}</b><br>" if title else ""
@@ -45,13 +45,17 @@ def side_by_side_html(runs: Mapping[str, Generation], tokenizer: Any) -> str:
 def legend_html(generation: Generation) -> str:
     """What the colours and lines mean, with the number of tokens of each kind in this generation."""
     items = "".join(
-        f'<li style="list-style: none"><span style="background: {ORIGIN_COLOURS[origin]}22; border-bottom: 2px '
-        f'{LINE_STYLES[origin]} {ORIGIN_COLOURS[origin]}"><b>{generation.stats.origins.count(origin)} {origin}</b>'
-        f"</span>: {meaning}</li>"
+        f'<li style="list-style: none"><span style="{_style(origin)}">'
+        f"<b>{generation.stats.origins.count(origin)} {origin}</b></span>: {meaning}</li>"
         for origin, meaning in ORIGINS.items()
         if origin != "plain" or origin in generation.stats.origins
     )
     return f'<ul style="padding: 0">{items}</ul>'
+
+
+def _style(origin: Origin) -> str:
+    colour = ORIGIN_COLOURS[origin]
+    return f"border-bottom: 2px {LINE_STYLES[origin]} {colour}; background: {colour}22"
 
 
 def _first_of_rounds(generation: Generation) -> set[int]:
