@@ -3,7 +3,7 @@
 #
 # *60 minutes, 20 points. Follows lesson 01. No GPU, no network, no model is loaded.*
 #
-# Afterwards you can count what a pass of a language model computes and moves; read a datasheet without falling into
+# By the end you can count what a pass of a language model computes and moves; read a datasheet without falling into
 # its traps; say how long a pass takes at least, what a verification costs, and at which batch it stops being cheap.
 #
 # | part | | minutes | points |

@@ -3,7 +3,7 @@
 #
 # *60 minutes, 20 points. Follows lesson 02. No GPU, no network, no model is loaded.*
 #
-# Afterwards you can read a model's config and say what a token costs in memory, whatever kind of attention it has and
+# By the end you can read a model's config and say what a token costs in memory, whatever kind of attention it has and
 # however few bits you keep; add up the caches of layers with and without windows; say what each chip of a
 # tensor-parallel server holds; and say how many users fit.
 #

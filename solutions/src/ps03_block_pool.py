@@ -3,9 +3,9 @@
 #
 # *90 minutes, 20 points. Follows lesson 03. No GPU, no network, no model is loaded: blocks are numbers here.*
 #
-# Afterwards you have written a page table that never loses a block, never lets one sequence write into another's,
-# finds known prefixes again, and forgets in the right order. And you have found a bug that no crash would have shown
-# you.
+# By the end you will have written a page table that never loses a block, never lets one sequence write into another's,
+# finds known prefixes again, and forgets in the right order; and you will have found a bug that no crash would have
+# shown you.
 #
 # | part | | minutes | points |
 # |---|---|---|---|

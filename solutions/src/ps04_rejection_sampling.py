@@ -3,7 +3,7 @@
 #
 # *85 minutes, 20 points. Follows lesson 04. No GPU, no network, no model is loaded.*
 #
-# Afterwards you can write the rule of speculative decoding for one token and for a whole round; keep it exact where
+# By the end you can write the rule of speculative decoding for one token and for a whole round; keep it exact where
 # both sides are filtered; design a statistical test whose size and power you can state; and find a fault that looks
 # like a saving of time.
 #

@@ -3,7 +3,7 @@
 #
 # *90 minutes, 20 points. It follows lesson 05, The engine. You need nothing else: no GPU, no network.*
 #
-# Afterwards you have written a speculative engine with a draft model, part by part, and every part was checked
+# By the end you will have written a speculative engine with a draft model, part by part, and every part was checked
 # exactly. You can say what each of the two caches holds after any round, end a text at the right token, and find a
 # fault in an engine that passes its author's tests.
 #
