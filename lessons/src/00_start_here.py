@@ -51,13 +51,13 @@ for chunk in plain.stream(chat.messages, max_new_tokens=48):
     print(chunk.text, end="")
 
 # %% [markdown]
-# ## 2. Guess, check, keep: the algorithm in your own words
+# ## 2. Guess, check, keep: the algorithm in your own code
 #
 # Where do guesses come from? The cheapest source is the text itself. Take the last two tokens, find where they stood
 # before, and guess that the text goes on as it did there. No second model, and hardly any time.
 #
-# **Your turn.** Tokens are whole numbers, the entries of a vocabulary. Replace the line with `raise` and run the cell.
-# Whether it is right you are told at once, and if you get stuck, `course.solution("00 lookup")` prints our answer.
+# **Your turn.** Tokens are whole numbers here: their places in the vocabulary. Replace the line with `raise` and run the
+# cell; it tells you at once whether your code is right. If you get stuck, `course.solution("00 lookup")` prints ours.
 
 
 # %%
@@ -74,7 +74,7 @@ lookup = course.blank("00 lookup", lookup)
 # after the last guess. A guess that equals the choice at its place is right. But the choices after a wrong guess are
 # worthless, since they continue a text that the model would not have written.
 #
-# **Your turn** again: what does the round add to the text?
+# **Your turn** again: what does such a round add to the text?
 
 
 # %%
