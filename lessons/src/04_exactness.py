@@ -593,11 +593,11 @@ assert list(trapped.values()) != p2
 #
 # $$\rho_0 = 1, \qquad \rho_i = \min\Big(1,\; \rho_{i-1}\,\frac{p_i(x_i)}{q_i(x_i)}\Big)$$
 #
-# It wants to keep the first $i$ drafts (those and perhaps more) with probability $\rho_i$. Here $\rho_1 = 1/2$ and
-# $\rho_2 = 1$: these two drafts are kept together, for certain. A later draft that the target likes makes up for an
-# earlier one that it doesn't.
+# It keeps the first $i$ drafts (those and perhaps more) with probability $\rho_i$, averaged over the drafts that may
+# follow. Here $\rho_1 = 1/2$ and $\rho_2 = 1$: followed by this second draft, the first one is kept for certain; followed
+# by others, less often. A later draft that the target likes makes up for an earlier one that it doesn't.
 #
-# How, if keeping two drafts is more likely than keeping the first? The rule starts **from the end**.
+# So the rule can't decide about the first draft before it has seen the second. It starts **from the end**.
 #
 # 1. Keep all $\gamma$ drafts with probability $\rho_\gamma$, and add a bonus token.
 # 2. Otherwise try $i = \gamma - 1$, then $\gamma - 2$, and so on. Stop at $i$ drafts with probability $h_i$. (At
