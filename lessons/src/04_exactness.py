@@ -800,7 +800,7 @@ assert float_sums > 1 and integer_sums == 1
 # from the one that plain decoding would have seen.
 #
 # Whether your library does that depends on the machine. To make sure that you see it, we do it ourselves: in a pass over
-# more than one token, each matrix product is computed as the sum of two halves, each rounded to bfloat16. (PyTorch
+# more than one token, each matrix product is computed as the sum of two halves, each rounded to the model's format. (PyTorch
 # allows its GPU kernels the same by default, under the name *reduced-precision reduction*.)
 
 # %%
