@@ -48,13 +48,16 @@ def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def make_drafter(name: str, dtype: str = "auto", device: str = "cpu") -> Any:
-    """A drafter by the name used on the command line: "lookup", "none" (None), or a model to draft with."""
+    """A drafter by the name used on the command line: "lookup", "none" (None), the file of a trained head
+    (.safetensors), or a model to draft with."""
     if name == "none":
         return None
-    from specdec_ref.draft import DraftModelDrafter, NGramDrafter
+    from specdec_ref.draft import DraftModelDrafter, EagleDrafter, NGramDrafter
 
     if name == "lookup":
         return NGramDrafter()
+    if name.endswith(".safetensors"):
+        return EagleDrafter.read(name)
     from specdec_ref.models.load import load_model
 
     return DraftModelDrafter(load_model(name, dtype, device))

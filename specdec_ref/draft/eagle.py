@@ -13,6 +13,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,7 @@ from torch.nn import functional as F
 
 from specdec_ref.cache.dense import DenseCache
 from specdec_ref.draft.for_target import check_target
+from specdec_ref.draft.weights import read_draft
 from specdec_ref.interfaces import CausalLM, Drafter, Features, Proposal
 from specdec_ref.kernels.masks import additive
 from specdec_ref.models.llama import Llama, causal_mask, rotate
@@ -110,6 +113,20 @@ class EagleHead(nn.Module):
         return self.finished(state, a.view(c.n_heads, n, c.head_dim).transpose(0, 1).reshape(n, -1))
 
 
+def read_head(path: Path) -> tuple[EagleHead, dict[str, Any]]:
+    """The head in a file that `specdec train-draft run` wrote, and what it is.
+
+    Raises ValueError for a file that holds none.
+    """
+    tensors, about = read_draft(path)
+    if about.get("kind") != "eagle":
+        raise ValueError(f"{path} holds a draft of kind {about.get('kind')!r}, not an EAGLE-style head")
+    sizes = about["sizes"]
+    head = EagleHead(EagleConfig(**sizes | {"layers": tuple(sizes["layers"])}))
+    head.load_state_dict(tensors)
+    return head, about
+
+
 class EagleDrafter(Drafter):
     """Drafts with an `EagleHead`, under the same temperature and filters as the target.
 
@@ -130,6 +147,12 @@ class EagleDrafter(Drafter):
         self._sampling = Sampling()
         self._known = 0  # entries of the cache that come from the target's states
         self._states = torch.empty(0)  # the target's, fused, not yet taken in: [n, hidden]
+
+    @classmethod
+    def read(cls, path: Path | str, stop_below: float = 0.0) -> EagleDrafter:
+        """The drafter of a file that `specdec train-draft run` wrote; it refuses any other target."""
+        head, about = read_head(Path(path))
+        return cls(head, stop_below, about["target"])
 
     @property
     def cache(self) -> DenseCache:

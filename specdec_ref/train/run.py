@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_ref.draft.eagle import EagleConfig, EagleHead
 from specdec_ref.draft.weights import read_draft, write_draft
 from specdec_ref.files import write_atomic
 from specdec_ref.models.fingerprint import fingerprint
@@ -97,14 +96,6 @@ def measured_sets(examples: Sequence[Example]) -> dict[str, list[Example]]:
     """The examples that drafts are measured on, by split and temperature: "held 0.0", "held 1.0" and so on."""
     names = sorted({f"{e.split} {e.temperature}" for e in examples})
     return {name: [e for e in examples if f"{e.split} {e.temperature}" == name] for name in names}
-
-
-def load_eagle(path: Path) -> tuple[EagleHead, dict[str, Any]]:
-    """The head in a file that `run` wrote, and what it is."""
-    tensors, about = read_draft(path)
-    head = EagleHead(EagleConfig(**about["sizes"] | {"layers": tuple(about["sizes"]["layers"])}))
-    head.load_state_dict(tensors)
-    return head, about
 
 
 def _tensors(training: Training) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from specdec_ref.train.draft_lm import DraftLMTraining, export_draft_lm, new_dra
 from specdec_ref.train.eagle import EagleTraining, new_head
 from specdec_ref.train.evaluate import evaluate, mean
 from specdec_ref.train.loop import RunOptions, learning_rate, measure, train
-from specdec_ref.train.run import REPORT, WEIGHTS, DraftOptions, load_eagle, measured_sets, run
+from specdec_ref.train.run import REPORT, WEIGHTS, DraftOptions, measured_sets, run
 from specdec_ref.train.shards import Example, open_folder, write_shard
 
 PLACES = 3
@@ -131,19 +131,36 @@ def shifted_targets(training):
     training.loss = wrong
 
 
-@pytest.mark.parametrize("bug", [shifted_states, shifted_targets, None])
-def test_a_head_trained_one_place_off_is_seen_in_the_engine(bug, model, examples, tmp_path):
+def make_again(training):
+    """A sound training around the same head."""
+    return EagleTraining(training.module, PLACES)
+
+
+def another_layer(training):
+    """A planted bug: the drafter asks for the states of other layers than those it was trained on."""
+
+
+@pytest.mark.parametrize("bug", [shifted_states, shifted_targets, another_layer, None])
+def test_a_head_one_place_or_one_layer_off_is_seen_in_the_engine(bug, model, examples, tmp_path):
     training = make("eagle", model)
     teacher = Teacher(model, training.layers)
     if bug:
         bug(training)
     train(training, teacher, trained_on(examples), {}, tmp_path, RunOptions(steps=60, learning_rate=1e-2))
-    engine = SpeculativeEngine(model, EagleDrafter(training.module.eval()), PLACES)
-    emitted = rounds = 0
-    for example in trained_on(examples)[::2]:
-        stats = engine.generate(example.ids[:3], 16).stats
-        emitted, rounds = emitted + stats.emitted, rounds + stats.rounds
-    assert (emitted / rounds < 1.6) if bug else (emitted / rounds > 1.8)
+    drafter = EagleDrafter(training.module.eval())
+    if bug is another_layer:
+        drafter.layers = tuple(i + 1 for i in drafter.layers)
+    engine = SpeculativeEngine(model, drafter, PLACES)
+    greedy, rounds = [e for e in trained_on(examples) if e.temperature == 0], 0
+    for example in greedy:
+        rounds += engine.generate(example.ids[:3], 16).stats.rounds
+    (measured,) = measure(make_again(training), teacher, greedy, 0.0).values()
+    if bug is another_layer:
+        assert rounds > 1.1 * measured.rounds
+    elif bug:
+        assert measured.tokens / rounds < 1.6
+    else:
+        assert measured.tokens / rounds > 1.8 and rounds == pytest.approx(measured.rounds)
 
 
 def test_prompts_and_padding_carry_no_loss(model, examples):
@@ -180,8 +197,13 @@ def test_a_run_writes_draft_report_and_card(kind, model, examples, tmp_path):
     assert f"{result['tokens_per_round']['unseen 0.0']['mean']:.2f}" in card
     assert read_draft(out / WEIGHTS)[1]["target"] == fingerprint(model)
     if kind == "eagle":
-        head, about = load_eagle(out / WEIGHTS)
-        assert SpeculativeEngine(model, EagleDrafter(head, target=about["target"]), 2).generate([1, 2, 3], 8).tokens
+        drafter = EagleDrafter.read(out / WEIGHTS)
+        assert SpeculativeEngine(model, drafter, 2).generate([1, 2, 3], 8).stats.drafted
+        with pytest.raises(ValueError, match="trained for a target"):
+            SpeculativeEngine(tiny_llama(8, n_layers=4, vocab_size=32, hidden_size=32, head_dim=8), drafter)
+    else:
+        with pytest.raises(ValueError, match="kind 'lm'"):
+            EagleDrafter.read(out / WEIGHTS)
     with pytest.raises(ValueError, match="another target"):
         run(draft, RunOptions(steps=5), tiny_llama(1), lambda: model, data, out)
 
