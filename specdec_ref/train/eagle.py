@@ -68,7 +68,9 @@ class EagleTraining:
         ids, t = batch.ids, batch.anchors
         b, s, a = *ids.shape, t.shape[1]
         group = c.n_heads // c.n_kv_heads
-        fused = head.fused([state[:, :-1] for state in batch.states])  # [b, s - 1, hidden]
+        fused = head.fused(
+            [state[:, :-1] for state in batch.states]
+        ).float()  # [b, s - 1, hidden], residuals in 32 bits
         embedded = _embedded(model, ids[:, 1:])
         cos, sin = model.cos.float(), model.sin.float()
         q_all, keys, values = head.projected(fused, embedded, cos[: s - 1], sin[: s - 1])

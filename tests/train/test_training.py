@@ -1,5 +1,6 @@
 """A short form of the training on a tiny random Llama: the loss falls, runs resume, planted bugs are noticed."""
 
+import copy
 import json
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from specdec_ref.train.batches import Teacher
 from specdec_ref.train.draft_lm import DraftLMTraining, export_draft_lm, new_draft_lm
 from specdec_ref.train.eagle import EagleTraining, new_head
 from specdec_ref.train.evaluate import evaluate, mean
-from specdec_ref.train.loop import RunOptions, learning_rate, measure, train
+from specdec_ref.train.loop import RunOptions, learning_rate, measure, mixed_precision, train
 from specdec_ref.train.run import REPORT, WEIGHTS, DraftOptions, measured_sets, run
 from specdec_ref.train.shards import Example, open_folder, write_shard
 
@@ -56,7 +57,7 @@ def test_the_loss_falls_and_more_is_accepted(kind, model, examples, tmp_path):
     training, losses = make(kind, model), []
     teacher = Teacher(model, training.layers)
     before = mean(measure(training, teacher, trained_on(examples), 0.0))
-    options = RunOptions(steps=60, learning_rate=1e-2, anchors=64)
+    options = RunOptions(steps=40, learning_rate=1e-2, anchors=64)
     measured = measured_sets([e for e in examples if e.split != "train"])
     state = train(
         training, teacher, trained_on(examples), measured, tmp_path, options, report=lambda s: losses.append(s.loss)
@@ -96,7 +97,7 @@ def test_what_is_measured_is_what_the_engine_does(kind, temperature, model, exam
         drafter = DraftModelDrafter(load_model(tmp_path / "hf", dtype="float32"))
     else:
         drafter = EagleDrafter(training.module)
-    engine, n, runs = SpeculativeEngine(model, drafter, PLACES), 16, 1 if temperature == 0 else 10
+    engine, n, runs = SpeculativeEngine(model, drafter, PLACES), 16, 1 if temperature == 0 else 6
     texts, rounds = [], 0
     for i in range(6):
         for r in range(runs):
@@ -219,3 +220,23 @@ def test_an_exported_draft_is_what_transformers_takes_as_assistant(model, tmp_pa
     plain = lm.generate(ids, max_new_tokens=8, do_sample=False)
     assisted = lm.generate(ids, assistant_model=loaded.float(), max_new_tokens=8, do_sample=False)
     assert plain.tolist() == assisted.tolist()
+
+
+@pytest.mark.parametrize("kind", ["eagle", "lm"])
+def test_a_target_in_bfloat16_trains_in_mixed_precision(kind, model, examples):
+    low = copy.deepcopy(model).to(torch.bfloat16)
+    losses = []
+    for target in (model, low):
+        training = make(kind, model)
+        teacher = Teacher(target, training.layers)
+        batch = teacher.batch(trained_on(examples)[:6])
+        with mixed_precision(teacher):
+            loss = training.loss(batch, teacher, 0.5)
+            kept = training.acceptance(batch, teacher, PLACES, 1.0)
+        loss.backward()
+        assert loss.dtype == torch.float32 and kept.min() >= 0 and kept.max() <= 1
+        assert all(
+            w.grad is not None and w.grad.isfinite().all() for w in training.module.parameters() if w.requires_grad
+        )
+        losses.append(loss.item())
+    assert losses[1] == pytest.approx(losses[0], rel=0.1)
