@@ -60,7 +60,7 @@ class CompiledLlama(Llama):
         lay_together(matrices.values())
         for name, matrix in matrices.items():
             self.set_submodule(name, matrix)
-        self.cos, self.sin = plain.cos, plain.sin
+        self.cos, self.sin, self.tokenizer = plain.cos, plain.sin, plain.tokenizer
         self.bits = bits
         compile_pass(bits)  # now, and not in the first pass, which somebody may be timing
         compile_loops()
