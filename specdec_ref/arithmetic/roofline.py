@@ -8,9 +8,10 @@ synchronisation: every time here is a lower bound. Source: Williams, Waterman, P
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specdec_ref.arithmetic.accelerators import Accelerator
+from specdec_ref.arithmetic.attention import causal_pairs
 from specdec_ref.arithmetic.formats import NumberFormat, WeightFormats
 from specdec_ref.arithmetic.kvcache import layer_kv_bytes_per_token
 from specdec_ref.arithmetic.shapes import ModelShape
@@ -75,6 +76,32 @@ def forward_work(
     )
 
 
+def forward_kernels(
+    shape: ModelShape,
+    n_tokens: int = 1,
+    context: int = 0,
+    batch: int = 1,
+    *,
+    logits: int | None = None,
+    absorbed: bool = True,
+    weights: Weights = "bf16",
+    kv: Kv = "bf16",
+) -> tuple[Work, Work]:
+    """`forward_work` divided into its two kinds of kernels: (linear layers, attention over the cache).
+
+    They run one after the other, so the wait of one cannot hide the arithmetic of the other: a pass takes at least the
+    sum of both times, and that is more than `step_time` of the whole says where one is bound by memory and the other by
+    arithmetic. In a batch they often are: weights are shared by all sequences, caches are not.
+    """
+    whole = forward_work(shape, n_tokens, context, batch, logits=logits, absorbed=absorbed, weights=weights, kv=kv)
+    pairs = [(causal_pairs(n_tokens, context, layer.attention.window), layer.attention) for layer in shape.layers]
+    attention = batch * sum(count * kind.flops_per_pair(absorbed) for count, kind in pairs)
+    return (
+        replace(whole, flops=whole.flops - attention, kv_read_bytes=0, kv_write_bytes=0),
+        replace(whole, flops=attention, weight_bytes=0),
+    )
+
+
 def prefill(shape: ModelShape, prompt: int, batch: int = 1, *, weights: Weights = "bf16", kv: Kv = "bf16") -> Work:
     """A pass over whole prompts of `prompt` tokens; only the last position's logits are wanted."""
     return forward_work(shape, prompt, 0, batch, logits=1, absorbed=False, weights=weights, kv=kv)
@@ -123,7 +150,10 @@ class StepTime:
 
     @property
     def serial_s(self) -> float:
-        """The sum: no overlap at all. A real pass with ideal kernels lies between this and `overlapped_s`."""
+        """The sum: no overlap at all. A real pass with ideal kernels lies between this and `overlapped_s`.
+
+        `forward_kernels` says how much of a pass can overlap.
+        """
         return self.memory_s + self.compute_s
 
     @property

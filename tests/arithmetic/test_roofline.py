@@ -20,6 +20,7 @@ from specdec_ref.arithmetic import (
     compute_bound_batch,
     decode,
     draft_cost,
+    forward_kernels,
     forward_work,
     kv_bytes,
     kv_bytes_per_token,
@@ -133,6 +134,38 @@ def test_bytes_of_a_pass_are_its_parts() -> None:
     assert work.kv_write_bytes == 12 * kv_bytes_per_token(shape)
     assert work.bytes == work.weight_bytes + work.kv_read_bytes + work.kv_write_bytes
     assert (work.tokens, work.flops) == (12, 4 * shape.flops(3, 100))
+
+
+@given(SHAPES, st.integers(1, 8), st.integers(0, 9000), st.integers(1, 512))
+def test_the_kernels_of_a_pass_are_all_of_it(shape: ModelShape, n: int, context: int, batch: int) -> None:
+    whole, kernels = forward_work(shape, n, context, batch), forward_kernels(shape, n, context, batch)
+    for part in ("flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes"):
+        assert sum(getattr(k, part) for k in kernels) == getattr(whole, part)
+    linear, attention = kernels
+    assert linear.flops == batch * (n * sum(m.flops_per_token for m in shape.matrices()))
+    assert attention.weight_bytes == 0 and linear.bytes == linear.weight_bytes
+    one = forward_kernels(shape, n, context)[1]
+    assert attention.intensity == pytest.approx(one.intensity), "company does not change attention's intensity"
+
+
+@pytest.mark.parametrize(
+    ("batch", "context", "as_one", "by_kernel"),
+    [(64, 1024, 1.15, 1.26), (256, 1024, 3.28, 3.60), (256, 8192, 1.01, 1.71), (300, 4096, 1.69, 2.30)],
+)
+def test_what_waits_in_attention_cannot_hide_the_linear_layers(
+    batch: int, context: int, as_one: float, by_kernel: float
+) -> None:
+    shape, chip = model_shape("llama-3-70b"), accelerator("h100-sxm")
+
+    def seconds(n: int) -> tuple[float, float]:
+        kernels = forward_kernels(shape, n, context, batch)
+        whole = step_time(forward_work(shape, n, context, batch), chip)
+        total = sum(step_time(kernel, chip).overlapped_s for kernel in kernels)
+        assert whole.overlapped_s * (1 - 1e-9) <= total <= whole.serial_s * (1 + 1e-9)
+        return whole.overlapped_s, total
+
+    prices = [check / plain for check, plain in zip(seconds(6), seconds(1), strict=True)]
+    assert prices == pytest.approx([as_one, by_kernel], abs=0.005)
 
 
 def test_a_sliding_layer_reads_its_window_less_the_token_itself() -> None:
