@@ -124,35 +124,38 @@ def attention_variants(shape: ModelShape) -> dict[str, ModelShape]:
 
 
 def attention_figure(sizes: Mapping[str, int]) -> Figure:
-    """Bytes in the cache per token, for each kind of attention, on a logarithmic axis."""
-    figure, (ax,) = new_figure(8, 0.9 + 0.5 * len(sizes))
+    """Bytes in the cache per token, for each kind of attention: lengths are sizes."""
+    figure, (ax,) = new_figure(9, 1.0 + 0.45 * len(sizes))
     by_kind = {"MHA": RED, "GQA": BLUE, "MQA": ORANGE, "MLA": GREEN}
     colours = [next((colour for kind, colour in by_kind.items() if kind in name), SKY) for name in sizes]
-    ax.barh(range(len(sizes)), list(sizes.values()), color=colours, height=0.6)
+    ax.barh(range(len(sizes)), [size / 1e6 for size in sizes.values()], color=colours, height=0.6)
     for y, size in enumerate(sizes.values()):
-        ax.annotate(f" {size:,} B", (size, y), va="center", fontsize=10)
+        ax.annotate(f" {size:,} bytes", (size / 1e6, y), va="center", fontsize=10)
     ax.set_yticks(range(len(sizes)), list(sizes))
     ax.invert_yaxis()
-    limits = min(sizes.values()) / 3, 6 * max(sizes.values())
-    ax.set(xscale="log", xlabel="bytes per token, 16 bit (logarithmic)", xlim=limits)
+    ax.set(xlabel="MB per token, 16 bit", xlim=(0, 1.3 * max(sizes.values()) / 1e6))
+    ax.grid(axis="y", visible=False)
     return figure
 
 
 def growth_figure(models: Sequence[str], chip: str = "h100-sxm", batch: int = 1, kv: str = "bf16") -> Figure:
-    """Size of the cache against the context, for several models, beside a chip's memory."""
+    """Size of the cache against the context, for several models, each line with its name, beside a chip's memory."""
     contexts = [2**i for i in range(9, 18)]
-    figure, (ax,) = new_figure(7.5, 4.4)
-    for name in models:
-        shape = model_shape(name)
-        ax.plot(contexts, [kv_bytes(shape, n, batch, kv) / 1e9 for n in contexts], label=name)
+    figure, (ax,) = new_figure(9.5, 4.6)
+    heights: list[float] = []
+    for name in sorted(models, key=lambda name: kv_bytes(model_shape(name), contexts[-1], batch, kv)):
+        sizes = [kv_bytes(model_shape(name), n, batch, kv) / 1e9 for n in contexts]
+        (line,) = ax.plot(contexts, sizes, marker="", lw=2, label=name)
+        # Names of lines that end close together are moved apart: 0.16 decades are about a line of text.
+        heights.append(max([np.log10(sizes[-1]), *(h + 0.16 for h in heights[-1:])]))
+        place = (contexts[-1] * 1.12, 10 ** heights[-1])
+        ax.annotate(f"{name}: {sizes[-1]:,.1f} GB", place, va="center", fontsize=10, color=line.get_color())
     capacity = accelerator(chip).capacity / 1e9
-    ax.axhline(capacity, color=BLACK, lw=1, ls=":")
-    ax.annotate(f"memory of one {chip}: {capacity:g} GB", (contexts[0], capacity * 1.1), fontsize=9)
+    ax.axhline(capacity, color=BLACK, lw=1, ls=":", marker="")
+    ax.annotate(f"memory of one {chip}: {capacity:g} GB", (contexts[0], capacity * 1.15), fontsize=9)
     ax.set_xscale("log", base=2)
-    ax.set(yscale="log", xlabel="tokens per sequence", ylabel="GB of cache")
+    ax.set(yscale="log", xlabel="tokens per sequence", ylabel="GB of cache", xlim=(contexts[0], contexts[-1] * 8))
     ax.set_xticks(contexts[::2], [f"{n:,}" for n in contexts[::2]])
-    ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=10)
-    figure.set_figwidth(9.5)
     return figure
 
 

@@ -1,38 +1,35 @@
-"""Rooflines: chips as roofs, passes and layers as points, and measurements of this machine beside predictions."""
+"""Rooflines: chips as roofs, and the passes and kernels of models as points under them."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ipywidgets
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from specdec_course.pictures.passes import kernel_times
 from specdec_course.pictures.plots import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, new_figure, show, table_html
 from specdec_course.pictures.widgets import choice, explorer, slider
-from specdec_course.progress_line import progress
 from specdec_ref.arithmetic import (
     Accelerator,
+    ModelShape,
     Work,
     accelerator,
     accelerators,
     attainable,
-    compute_bound_batch,
     decode,
     fit,
-    forward_work,
-    linear_intensity,
+    forward_kernels,
     model_shape,
     prefill,
     step_time,
-    time_ratio,
     verification,
 )
-from specdec_ref.measure import SHORT_NAMES, DecodeTimes, Machine, Rates, WeightStream, shape_of
-from specdec_ref.models.llama import Llama
 
 ROOFS = ((BLUE, "-"), (PURPLE, "--"), (BLACK, ":"), (SKY, "-."))
 POINTS = ((RED, "o"), (GREEN, "s"), (ORANGE, "^"), (SKY, "D"), (PURPLE, "v"), (BLACK, "P"))
@@ -50,32 +47,79 @@ class Point:
 
 
 def roofline_figure(chips: Sequence[Accelerator], points: Sequence[Point] = (), dtype: str | None = None) -> Figure:
-    """Roofs of `chips`, and `points` under the first; a point without a rate lies on its roof.
+    """Roofs of `chips`, and `points` under the first, each with its name; a point without a rate lies on its roof.
 
     Raises ValueError without a chip.
     """
     if not chips:
         raise ValueError("a roofline needs a chip: give at least one")
-    figure, (ax,) = new_figure(7.5, 4.6)
-    ridges = [chip.ridge(dtype or chip.half_precision) for chip in chips]
-    low = min([0.5, *(p.intensity / 2 for p in points)])
-    high = max([4 * max(ridges), *(2 * p.intensity for p in points)])
-    for chip, ridge, (colour, style) in zip(chips, ridges, ROOFS, strict=False):
-        x = np.array([low, ridge, high])
-        y = np.array([attainable(i, chip, dtype) for i in x])
-        ax.plot(x, y / 1e12, color=colour, linestyle=style, marker="", lw=2, label=f"{chip.name}, ridge {ridge:.0f}")
-        ax.plot([ridge], [y[1] / 1e12], color=colour, marker="|", markersize=14, mew=2)
+    figure, (ax,) = new_figure(8.5, 4.4)
+    draw_roofs(ax, chips, dtype, [p.intensity for p in points])
+    heights: list[float] = []
     for point, (colour, marker) in zip(points, POINTS * len(points), strict=False):
         rate = attainable(point.intensity, chips[0], dtype) if point.rate is None else point.rate
-        label = f"{point.label}: {point.intensity:,.{0 if point.intensity >= 100 else 1}f} FLOP/byte"
+        label = f"{point.label}: {_digits(point.intensity)} FLOP/byte"
         ax.plot([point.intensity], [rate / 1e12], color=colour, marker=marker, markersize=9, ls="none", label=label)
-    edge = attainable(ridges[0], chips[0], dtype) / 1e12
-    ax.annotate("compute-bound", (ridges[0], 1.25 * edge), fontsize=9, color=ROOFS[0][0])
-    ax.annotate("memory-bound ", (ridges[0] / 8, edge / 8), fontsize=9, color=ROOFS[0][0], ha="right", va="bottom")
-    ax.set(xscale="log", yscale="log", xlabel="arithmetic intensity, FLOP/byte", ylabel="attainable TFLOP/s")
-    ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=10)
-    figure.set_figwidth(10)
+        # Points that lie close together get their names one below the other.
+        down = 13 + 14 * sum(0.5 < rate / other < 2 for other in heights)
+        heights.append(rate)
+        place: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9.5}
+        if point.intensity > chips[0].ridge(dtype or chips[0].half_precision):
+            text = label.replace(": ", "\n")
+            ax.annotate(text, (point.intensity, rate / 1e12), (0, -down), ha="center", va="top", **place)
+        else:
+            ax.annotate(label, (point.intensity, rate / 1e12), (8, -down), **place)
     return figure
+
+
+def draw_roofs(
+    ax: Axes,
+    chips: Sequence[Accelerator],
+    dtype: str | None = None,
+    intensities: Sequence[float] = (),
+    unit: tuple[float, str] = (1e12, "TFLOP/s"),
+) -> None:
+    """The roofs of `chips`, the two regions under the first one shaded, and its ridge written on it."""
+    scale, name = unit
+    ridges = [chip.ridge(dtype or chip.half_precision) for chip in chips]
+    low = min([0.5, *(i / 2 for i in intensities)])
+    high = max([8 * max(ridges), *(4 * i for i in intensities)])
+    for chip, ridge, (colour, style) in zip(chips, ridges, ROOFS, strict=False):
+        x = np.array([low, ridge, high])
+        y = np.array([attainable(i, chip, dtype) for i in x]) / scale
+        ax.plot(x, y, color=colour, linestyle=style, marker="", lw=2, label=f"{chip.name}, ridge {ridge:.0f}")
+        if chip is chips[0]:
+            ax.fill_between(x[:2], y[:2], 1e-9, color=BLUE, alpha=0.10, lw=0)
+            ax.fill_between(x[1:], y[1:], 1e-9, color=ORANGE, alpha=0.14, lw=0)
+            bottom = 0.5 * min(attainable(low, c, dtype) for c in chips) / scale
+            ax.plot([ridge, ridge], [bottom, y[1]], color=colour, lw=1, ls=":", marker="")
+            ax.text(ridge, y[1] * 1.2, f"ridge: {ridge:.0f} FLOP/byte", ha="center", fontsize=9.5, color=colour)
+            ax.text(ridge / 1.15, bottom * 1.3, "memory-bound", ha="right", fontsize=9.5, color="#004c78")
+            ax.text(ridge * 1.15, bottom * 1.3, "compute-bound", ha="left", fontsize=9.5, color="#8a5f00")
+    top = 3 * max(chip.rate(dtype or chip.half_precision) for chip in chips) / scale
+    ax.set(xscale="log", yscale="log", xlabel="arithmetic intensity, FLOP/byte", ylabel=name)
+    ax.set(xlim=(low, high), ylim=(bottom, top))
+    if len(chips) > 1:
+        ax.legend(handles=ax.lines[: 2 * len(chips)], loc="upper left", frameon=False, fontsize=10)
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
+
+
+def chips_rows() -> list[tuple[str, ...]]:
+    """The known chips as text: name, dense 16-bit TFLOP/s, TB/s, GB, ridge in FLOP/byte, and the date of the figures."""
+    return [
+        (
+            name,
+            f"{chip.rate(chip.half_precision) / 1e12:,.0f}",
+            f"{chip.bandwidth / 1e12:.2f}",
+            f"{chip.capacity / 1e9:,.0f}",
+            f"{chip.ridge(chip.half_precision):.0f}",
+            chip.date,
+        )
+        for name, chip in accelerators().items()
+    ]
 
 
 def passes(
@@ -92,8 +136,17 @@ def passes(
 
 def passes_figure(model: str, chip: str, **settings: Any) -> Figure:
     """Prefill, decode and verify of `model` under the roof of `chip`; settings as for `passes`."""
-    points = [Point(name, work.intensity) for name, work in passes(model, **settings).items()]
-    return roofline_figure([accelerator(chip)], points)
+    works, device = passes(model, **settings), accelerator(chip)
+    figure = roofline_figure([device], [Point(name, work.intensity) for name, work in works.items()])
+    ax = figure.axes[0]
+    (_, plain), (_, check) = list(works.items())[1:]
+    start, end = ((work.intensity, 1.6 * attainable(work.intensity, device) / 1e12) for work in (plain, check))
+    ax.annotate("", end, start, arrowprops={"arrowstyle": "->", "lw": 1.5})
+    longer = step_time(check, device).overlapped_s / step_time(plain, device).overlapped_s - 1
+    text = f"{check.flops / plain.flops:.1f} x the arithmetic\n{100 * longer:+.2f}% time"
+    middle = (start[0] * end[0]) ** 0.5 / 1.2, (start[1] * end[1]) ** 0.5 * 2
+    ax.annotate(text, middle, ha="center", fontsize=9.5)
+    return figure
 
 
 def passes_rows(chip: Accelerator, works: Mapping[str, Work]) -> list[tuple[str, ...]]:
@@ -108,128 +161,78 @@ def passes_rows(chip: Accelerator, works: Mapping[str, Work]) -> list[tuple[str,
     return rows
 
 
-def passes_html(model: str, chip: str, **settings: Any) -> str:
-    """`passes_figure` with its numbers, and whether the model fits on the chip."""
-    device, shape, works = accelerator(chip), model_shape(model), passes(model, **settings)
-    rows = passes_rows(device, works)
-    weights, context = settings.get("weights", "bf16"), settings.get("context", 1024)
-    room = fit(shape, device, max(1, context), weights=weights)
-    crossing = compute_bound_batch(shape, device, context=context, weights=weights)
-    notes = [
-        "The weights fit on one such chip."
-        if room.weights_fit
-        else f"The weights do not fit on one such chip: {room.weight_bytes / 1e9:,.0f} GB.",
-        "At this context, decode stays memory-bound at every batch size."
-        if crossing is None
-        else f"At this context, decode becomes compute-bound at batch {crossing:,}"
-        + (f", but only {room.sequences:,} caches fit." if crossing > room.sequences else "."),
+def kernels_of(model: str, batch: int, context: int, gamma: int, weights: str = "bf16") -> dict[str, tuple[Work, Work]]:
+    """The (linear layers, attention) of a decode pass and of a verification of `gamma` drafts."""
+    shape = model_shape(model)
+    return {
+        name: forward_kernels(shape, n, context, batch, weights=weights)
+        for name, n in (("decode", 1), (f"verify {gamma}", gamma + 1))
+    }
+
+
+def kernels_rows(chip: Accelerator, passes: Mapping[str, tuple[Work, Work]]) -> list[tuple[str, ...]]:
+    """Each pass as text: what bounds its linear layers, their ms, the ms of attention, the sum, and it in decode steps."""
+    rows: list[tuple[str, ...]] = []
+    plain = 0.0
+    for name, kernels in passes.items():
+        linear, attention = kernel_times(kernels, chip)
+        total = linear.overlapped_s + attention.overlapped_s
+        plain = plain or total
+        ms = (f"{1e3 * s:,.2f}" for s in (linear.overlapped_s, attention.overlapped_s, total))
+        rows.append((name, linear.bound, *ms, f"{total / plain:.2f}"))
+    return rows
+
+
+def crossing_batch(shape: ModelShape, chip: Accelerator, n_tokens: int = 1, weights: str = "bf16") -> int:
+    """The smallest batch at which the linear layers of a pass over `n_tokens` tokens of each sequence are not bound by
+    memory; the context makes no difference to them.
+    """
+
+    def computes(batch: int) -> bool:
+        linear, _ = forward_kernels(shape, n_tokens, 0, batch, weights=weights)
+        return step_time(linear, chip).bound != "memory"
+
+    return 1 + bisect_left(range(1, 1 << 16), True, key=computes)
+
+
+def kernels_html(
+    model: str, chip: str, batch: int = 1, context: int = 1024, gamma: int = 5, weights: str = "bf16"
+) -> str:
+    """Decode and verify of `model` as kernels under the roof of `chip`, with their times, and what fits on the chip."""
+    device, shape = accelerator(chip), model_shape(model)
+    kernels = kernels_of(model, batch, context, gamma, weights)
+    points = [
+        Point(f"{name}, {part}", work.intensity)
+        for part, of in (("linear", 0), ("attention", 1))
+        for name, works in kernels.items()
+        for work in [works[of]]
     ]
-    alt = f"Roofline of {chip} with {model}. " + "; ".join(f"{r[0]}: {r[1]} FLOP/byte, {r[3]}-bound" for r in rows)
-    head = ("pass", "FLOP/byte", "ms at least", "bound by", "arithmetic units busy")
-    picture = show(passes_figure(model, chip, **settings), alt).data
+    room = fit(shape, device, max(1, context), weights=weights)
+    first, then = (crossing_batch(shape, device, n, weights) for n in (1, gamma + 1))
+    notes = [
+        f"The linear layers turn compute-bound at a batch of {first:,} in decode, of {then:,} in verification.",
+        f"The caches of {room.sequences:,} such sequences fit on one chip."
+        if room.weights_fit
+        else f"The weights alone, {room.weight_bytes / 1e9:,.0f} GB, do not fit on one such chip. Several that share the "
+        "work need less time; the ratios are the same.",
+    ]
+    head = ("pass", "linear layers bound by", "linear, ms", "attention, ms", "pass, ms", "in decode steps")
+    rows = kernels_rows(device, kernels)
+    alt = f"Roofline of {chip} with the kernels of {model}. " + "; ".join(
+        f"{p.label}: {_digits(p.intensity)} FLOP/byte" for p in points
+    )
+    picture = show(roofline_figure([device], points), alt).data
     return picture + table_html(head, rows) + "".join(f"<p>{note}</p>" for note in notes)
 
 
-def passes_explorer(model: str = "llama-3-70b", chip: str = "h100-sxm") -> ipywidgets.VBox:
-    """Choose model, chip, batch, context, gamma and weight format, and see where the passes lie."""
+def kernels_explorer(model: str = "llama-3-8b", chip: str = "h100-sxm", batch: int = 64) -> ipywidgets.VBox:
+    """Choose model, chip, batch, context, gamma and weight format, and see where the kernels lie and what they take."""
     return explorer(
-        passes_html,
+        kernels_html,
         model=choice("model", MODELS, model),
         chip=choice("chip", list(accelerators()), chip),
-        batch=slider("batch (sequences)", 1, 1, 512),
-        context=slider("context (tokens in the cache)", 1024, 0, 32_768, 512),
+        batch=choice("batch (sequences)", [2**i for i in range(11)], batch),
+        context=choice("context (tokens of each)", [0, *(2**i for i in range(8, 16))], 1024),
         gamma=slider("gamma (drafted tokens)", 5, 0, 16),
         weights=choice("weights", WEIGHTS, "bf16"),
     )
-
-
-def layer_points(stream: WeightStream, n_tokens: Sequence[int], repeats: int = 4) -> list[Point]:
-    """One linear layer over n tokens, measured: the best of `repeats` rounds, its weights never in a CPU cache."""
-    rows, width = stream.rows, stream.width
-    best = dict.fromkeys(n_tokens, float("inf"))
-    for _ in progress(range(repeats), "rounds"):
-        for n in n_tokens:
-            best[n] = min(best[n], stream.seconds(n, matrices=4))
-    return [
-        Point(
-            f"{n} token{'s' * (n > 1)}",
-            linear_intensity(n, width, rows, stream.dtype.itemsize),
-            2 * n * rows * width / seconds,
-        )
-        for n, seconds in best.items()
-    ]
-
-
-def machine_rows(machine: Machine) -> list[tuple[str, ...]]:
-    """Of each measured setting, as text: format, threads, GB/s, GFLOP/s, ridge, and how quiet the machine was."""
-    return [
-        (
-            r.dtype,
-            str(r.threads),
-            f"{r.bandwidth / 1e9:,.1f}",
-            f"{r.matrix_rate / 1e9:,.0f}",
-            f"{r.ridge:,.0f}",
-            quietness(r),
-        )
-        for r in machine.rates
-    ]
-
-
-def quietness(rates: Rates) -> str:
-    """Whether the rounds of a measurement agree, in words."""
-    percent = f"median {100 * rates.steadiness:.0f}% of the best"
-    return ("quiet: " if rates.steadiness > 0.8 else "disturbed: ") + percent
-
-
-def layer_verdict(points: Sequence[Point], chip: Accelerator, dtype: str) -> str:
-    """What the measured layer shows about the roof, in words for every outcome."""
-    first, last = points[0], points[-1]
-    assert first.rate is not None and last.rate is not None
-    gain, share = last.rate / first.rate, last.rate / chip.rate(dtype)
-    growth = f"From {first.label} to {last.label} the same layer does {gain:.1f} times as many FLOP/s"
-    if gain < 1.5:
-        return f"{growth}: it is compute-bound from the start, or the run was disturbed."
-    if share > 1.1:
-        return f"{growth}. It climbs the slope and ends above the roof: the measurement of the roof was disturbed."
-    return f"{growth}: it climbs the slope, up to {100 * share:.0f}% of the matrix rate measured above."
-
-
-def decode_rows(times: DecodeTimes) -> list[tuple[str, str]]:
-    """A decode step taken apart, as text: bytes, bandwidth, overhead, prediction and measurement."""
-    middle = statistics.median
-    bandwidth = middle(times.bandwidths)
-    return [
-        ("bytes to read (by arithmetic)", f"{times.work.bytes / 1e6:,.1f} MB"),
-        ("bandwidth for such weights (measured)", f"{bandwidth / 1e9:,.1f} GB/s"),
-        ("so reading takes", f"{times.work.bytes / bandwidth * 1e3:,.1f} ms"),
-        ("the framework's overhead (measured)", f"{middle(times.overheads) * 1e3:,.1f} ms"),
-        ("predicted step", f"{middle(times.predicted) * 1e3:,.1f} ms"),
-        ("measured step", f"{middle(times.measured) * 1e3:,.1f} ms"),
-    ]
-
-
-def decode_verdict(times: DecodeTimes, tolerance: float = 0.3) -> str:
-    """Whether the prediction holds within `tolerance`, in words for both outcomes."""
-    allowed = f"{100 * tolerance:.0f}%"
-    if times.within(tolerance):
-        return f"The prediction is {times}: within {allowed}, and nothing was fitted."
-    direction = "slower" if times.ratio < 1 else "faster"
-    return (
-        f"The prediction is {times}: not within {allowed}. The step was {direction} than bytes, bandwidth and overhead "
-        "explain. Look at how much the rounds differ: if the machine was busy, run the cell again."
-    )
-
-
-def predicted_pass_cost(
-    model: Llama, times: DecodeTimes, matrix_rate: float, n_tokens: Iterable[int], context: int = 64
-) -> dict[int, float]:
-    """T(n) / T(1) on the measured roofline, the framework's overhead included; `matrix_rate` in FLOP/s."""
-    name = SHORT_NAMES[model.dtype]
-    bandwidth, overhead = statistics.median(times.bandwidths), statistics.median(times.overheads)
-
-    def seconds(n: int) -> float:
-        work = forward_work(shape_of(model), n, context, weights=name, kv=name)
-        return max(work.bytes / bandwidth, work.flops / matrix_rate) + overhead
-
-    v = time_ratio(seconds)
-    return {n: v(n - 1) for n in n_tokens}
