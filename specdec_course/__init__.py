@@ -37,23 +37,35 @@ if TYPE_CHECKING:
     from specdec_course.pictures.races import together_words as together_words
     from specdec_course.pictures.diverge import diverging_html as diverging_html
 
-    # Roofline: passes on a chip, layers and steps on this machine
+    # Roofline: chips and passes, kernels and batches
+    from specdec_course.pictures.passes import timeline_figure as timeline_figure, tile_figure as tile_figure
+    from specdec_course.pictures.passes import two_roofs_figure as two_roofs_figure, kernels_figure as kernels_figure
+    from specdec_course.pictures.roofline import chips_rows as chips_rows
     from specdec_course.pictures.roofline import passes as passes, passes_rows as passes_rows
-    from specdec_course.pictures.roofline import passes_figure as passes_figure, passes_explorer as passes_explorer
-    from specdec_course.pictures.roofline import roofline_figure as roofline_figure, machine_rows as machine_rows
-    from specdec_course.pictures.roofline import layer_points as layer_points, layer_verdict as layer_verdict
-    from specdec_course.pictures.roofline import decode_rows as decode_rows, decode_verdict as decode_verdict
-    from specdec_course.pictures.roofline import predicted_pass_cost as predicted_pass_cost
+    from specdec_course.pictures.roofline import passes_figure as passes_figure, crossing_batch as crossing_batch
+    from specdec_course.pictures.roofline import kernels_explorer as kernels_explorer
 
-    # The cache: time, size, users
+    # Roofline: layers and steps on this machine
+    from specdec_course.pictures.machine import others_text as others_text, machine_rows as machine_rows
+    from specdec_course.pictures.machine import layer_points as layer_points, layer_words as layer_words
+    from specdec_course.pictures.machine import roof_of as roof_of, machine_figure as machine_figure
+    from specdec_course.pictures.machine import decode_rows as decode_rows, decode_verdict as decode_verdict
+    from specdec_course.pictures.machine import predicted_pass_cost as predicted_pass_cost
+    from specdec_course.pictures.machine import cost_ranges as cost_ranges, cost_words as cost_words
+    from specdec_course.pictures.machine import predicted_cost_figure as predicted_cost_figure
+
+    # The cache: what is kept and shared, time, size, users
+    from specdec_course.pictures.kept import cache_figure as cache_figure, heads_figure as heads_figure
+    from specdec_course.pictures.kept import changed_keys as changed_keys, changed_figure as changed_figure
+    from specdec_course.pictures.kept import cache_shares as cache_shares, shares_figure as shares_figure
     from specdec_course.pictures.cache import step_seconds as step_seconds, step_time_figure as step_time_figure
-    from specdec_course.pictures.cache import step_time_verdict as step_time_verdict
+    from specdec_course.pictures.cache import step_time_words as step_time_words
     from specdec_course.pictures.cache import allocated_bytes as allocated_bytes
     from specdec_course.pictures.cache import attention_variants as attention_variants
     from specdec_course.pictures.cache import attention_figure as attention_figure, growth_figure as growth_figure
     from specdec_course.pictures.cache import KV_FORMATS as KV_FORMATS, users_rows as users_rows
-    from specdec_course.pictures.cache import cache_html as cache_html, cache_explorer as cache_explorer
-    from specdec_course.pictures.cache import reserved_shares as reserved_shares, reserved_figure as reserved_figure
+    from specdec_course.pictures.cache import cache_explorer as cache_explorer
+    from specdec_course.pictures.cache import reserved_shares as reserved_shares
 
     # Paging: a pool step by step, and a simulated server's memory
     from specdec_course.pictures.paging import PoolRecorder as PoolRecorder, pool_tour as pool_tour

@@ -12,11 +12,15 @@ from specdec_ref.arithmetic import accelerator, fit, kv_bytes, kv_bytes_per_toke
 
 @dataclass(frozen=True)
 class Question:
-    """A number that is asked for: the `right` one, its `unit`, and the numbers that known `mistakes` lead to."""
+    """A number that is asked for: the `right` one, its `unit`, and the numbers that known `mistakes` lead to.
+
+    counted: whole things are counted, so 2% off is wrong.
+    """
 
     right: float
     unit: str
     mistakes: Mapping[float, str] = field(default_factory=dict)
+    counted: bool = False
 
 
 _chip = accelerator("h100-sxm")
@@ -27,12 +31,14 @@ _mha_token = kv_bytes_per_token(model_shape("llama-2-7b"))
 _gqa_token = kv_bytes_per_token(_shape)
 _chat = kv_bytes(_shape, 8192)
 _users = fit(_shape, _chip, 8192, tp=8).sequences
+_mla_token = kv_bytes_per_token(model_shape("deepseek-v3"))
 
 QUESTIONS = {
     "chips for 70B": Question(
         _chips,
         "chips",
         {1: "140 GB do not fit into 80 GB.", WEIGHTS_70B / _chip.capacity: "chips come whole."},
+        counted=True,
     ),
     "70B on those chips": Question(
         _chips * _tokens_per_second,
@@ -73,6 +79,17 @@ QUESTIONS = {
             _gqa_token / 2: "a factor of 2 is missing. Keys *and* values; and 2 bytes in 16 bit.",
         },
     ),
+    "cache of a DeepSeek-V3 token": Question(
+        _mla_token,
+        "bytes",
+        {
+            2 * _mla_token: "that counts it twice. Keys *and* values are made from the same latent: it is kept once.",
+            _mla_token / 2: "a number takes 2 bytes in 16 bit.",
+            _mla_token / 61: "each of the 61 layers keeps its own.",
+            _mla_token * 512 / 576: "the 64 numbers for the position are kept as well.",
+            128 * _mla_token: "all 128 heads share one latent.",
+        },
+    ),
     "cache of 8,192 tokens of Llama-3-70B": Question(
         _chat / 1e9,
         "GB",
@@ -87,15 +104,22 @@ QUESTIONS = {
         "chats",
         {
             (8 * _chip.capacity - _shape.weight_bytes()) // _chat: "a tenth of the memory is kept for other things.",
+            int(0.9 * (8 * _chip.capacity - _shape.weight_bytes())) // _chat: (
+                "that takes 90% of what the weights leave. Take 90% of all the memory, then subtract the weights."
+            ),
             int(0.9 * 8 * _chip.capacity) // _chat: "the weights take memory, too.",
             _users // 8: "that is with a key/value head for each of the 64 query heads.",
+            _users + 1: "a last one that fits only in part does not fit: round down.",
         },
+        counted=True,
     ),
 }
 
 
 def check(name: str, given: object) -> str:
-    """The reply to a learner's answer: a number, None, or whatever was written instead; 2% either way is right.
+    """The reply to a learner's answer: a number, None, or whatever was written instead.
+
+    2% either way is right, but where things are counted.
 
     Raises KeyError for an unknown question.
     """
@@ -107,13 +131,15 @@ def check(name: str, given: object) -> str:
         return (
             "That is not a number: write a single one, without quotes or commas. 1500, 1.5e3 and 3 * 500 are all right."
         )
-    if _near(number, question.right):
+    if number == question.right or (not question.counted and _near(number, question.right)):
         return f"Yes: {_text(question.right)} {question.unit}."
     for wrong, why in question.mistakes.items():
-        if _near(number, wrong):
+        if _near(number, wrong, 0.001 if question.counted else 0.02):
             return f"Not {_text(number)}: {why}"
     if number <= 0:
         return f"Not {_text(number)}: it has to be more than nothing."
+    if question.counted and _near(number, question.right, 0.05):
+        return f"Not {_text(number)}, but near: they are counted, so it has to be exact."
     if number > question.right:
         return f"Not yet: your number is {_text(number / question.right)} times too large."
     return f"Not yet: your number is {_text(question.right / number)} times too small."

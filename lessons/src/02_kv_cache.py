@@ -1,10 +1,10 @@
 # %% [markdown]
 # # 02 · The KV cache
 #
-# *60 minutes. You need lesson 01. No GPU.*
+# *65 minutes. You need lesson 01. No GPU.*
 #
-# Afterwards you can derive the size of any model's key-value cache, for MHA, GQA, MQA and MLA; show what the cache saves
-# in work and in time; say how many users fit on a machine; and explain why reserved memory is mostly wasted.
+# By the end you can derive the size of any model's key-value cache, for MHA, GQA, MQA and MLA; show what the cache saves in
+# work and in time; and say how many users fit on a machine.
 
 # %% [markdown]
 # ## A question first
@@ -13,20 +13,59 @@
 # many such chats can a server with eight H100s (80 GB each) hold at a time, beside the weights?
 
 # %%
-my_guess_gb = 40
-my_guess_chats = 10
+my_guess_gb = None
+my_guess_chats = None
 
 # %% [markdown]
 # ## 1. What is kept, and why that is allowed
 #
-# In attention, each token asks (with its *query*) all tokens before it (by their *keys*) what they have to tell (their
-# *values*). A token's key and value are made of what the model knew at that token, and never change when more text
-# follows. So they can be kept. Here is one attention head, without a cache and with one:
+# Each token's *query* is compared with the *keys* of all tokens up to it, and collects their *values*. Attention is
+# **causal**: nothing that comes later changes a token's key or value. So both can be kept. They are all that later tokens
+# need of it. A query is used once, when its token is new, and then never again: hence *KV* cache, not QKV.
+
+# %%
+import specdec_course as course
+
+course.show(
+    course.cache_figure(),
+    alt="Left: a triangle. Each query meets the keys of its own and of earlier tokens, none of the future; the new token's "
+    "query is one full row. Right: the cache, tokens by layers, one key and one value in each cell; the new token adds one "
+    "column, and the older columns stay as they are.",
+)
+
+# %% [markdown]
+# In one layer that is easy to believe: a key is its token's vector times a matrix. But a thoughtful learner asks: *from the
+# second layer on, a token's vector has collected values from other tokens. Does its key not depend on them?* It does, on
+# the **earlier** ones. Let us look, in a real model: we change one word and see which cached keys move.
 
 # %%
 import torch
 
+from specdec_ref import load_model
+
 torch.set_num_threads(1)  # timings below use the clock of this one thread, as in lesson 01
+model = load_model(weights="full")
+text = model.tokenizer.encode("The quick brown fox jumps over the lazy dog and runs into the deep dark forest")
+place = 4
+changes = torch.tensor(course.changed_keys(model, text, place, other=text[8]))  # [layer, token]
+
+assert changes[:, :place].max() < 1e-3, "no key before the changed token may move, in any layer"
+assert changes[0, place + 1 :].max() < 1e-3 < changes[-1, place:].min(), "later keys move, but not in the first layer"
+course.show(
+    course.changed_figure(changes.tolist(), [model.tokenizer.decode([t]).strip() for t in text]),
+    alt=f"How far each cached key moves when token {place + 1} changes, by token and layer. Tokens before it: not at all, in "
+    "any layer. The token itself: in every layer. Tokens after it: not in the first layer, and by up to "
+    f"{100 * changes[1:, place + 1 :].max():.0f}% of their length in later ones.",
+)
+
+# %% [markdown]
+# Left of the change everything stays white, in all 30 layers: the past does not know the future. Right of it keys move,
+# from the second layer on. So a cache can be extended without touching what it holds, but a changed word in
+# the middle costs everything after it.
+#
+# **Your turn.** Here is one head without a cache. Write the step with one.
+
+# %%
 torch.manual_seed(0)
 n, d = 10, 16
 x = torch.randn(n, d, dtype=torch.float64)  # ten tokens, as the layer sees them
@@ -34,27 +73,35 @@ W_q, W_k, W_v = torch.randn(3, d, d, dtype=torch.float64) / d**0.5
 
 
 def attend(q, K, V):
-    return torch.softmax(q @ K.T / d**0.5, -1) @ V
+    """What the query q [d] collects: keys K [n, d] say how much of each value in V [n, d]."""
+    return torch.softmax(K @ q / len(q) ** 0.5, 0) @ V
 
 
-without = attend(x[-1] @ W_q, x @ W_k, x @ W_v)  # all keys and values, again
+without = attend(x[-1] @ W_q, x @ W_k, x @ W_v)  # all keys and values, computed again
 
-K_cache, V_cache = x[:-1] @ W_k, x[:-1] @ W_v  # left from earlier steps
-K = torch.cat([K_cache, x[-1:] @ W_k])
-V = torch.cat([V_cache, x[-1:] @ W_v])
-cached = attend(x[-1] @ W_q, K, V)
-print("largest difference:", (cached - without).abs().max().item())
-
-# %% [markdown]
-# Queries are not kept: a token asks once, when it is new. Hence *KV* cache.
-#
-# Now the whole model. This writes a text twice: once all tokens go through the model for each new token, once only the
-# newest does.
 
 # %%
-from specdec_ref import load_model
+def step(q, k, v, K, V):
+    """One new token in one head: what its query q collects, and the cache with its key and value added.
 
-model = load_model(weights="full")
+    q, k, v: [d]. K, V: [n, d], those of the tokens before it. Returns the output [d], and K and V, [n + 1, d] each.
+    """
+    raise NotImplementedError("torch.cat([K, k[None]]) adds a row")
+
+
+step = course.blank("02 step", step)
+
+# %%
+new = x[-1]
+output, K, V = step(new @ W_q, new @ W_k, new @ W_v, x[:-1] @ W_k, x[:-1] @ W_v)
+print(f"largest difference: {(output - without).abs().max():.1e}")
+assert torch.allclose(output, without)
+
+# %% [markdown]
+# Now the whole model. We generate the text twice: once re-running the whole sequence for every new token, once running only
+# the newest token.
+
+# %%
 prompt = model.tokenizer.encode("Once upon a time there was a lighthouse keeper who")
 
 
@@ -76,31 +123,56 @@ print("the same text" if texts[0] == texts[1] else f"rounding tipped a near-tie;
 # %% [markdown]
 # ## 2. What it saves
 #
-# Count first. To write n tokens after a prompt, how many tokens go through the layers, and how many pairs of query and key
-# meet in attention?
+# Count first. With a cache, each token goes through the model once: `prompt + new_tokens - 1` in all, since nothing follows
+# the last one. **Your turn:** how many without?
+
+
+# %%
+def passes_without(prompt, new_tokens):
+    """How many tokens go through the model, over all passes, to write `new_tokens` after the prompt without a cache."""
+    raise NotImplementedError("the first pass runs the prompt, the next one token more")
+
+
+passes_without = course.blank("02 passes", passes_without)
+
+# %% [markdown]
+# In attention it is not tokens that count but *pairs*: of a query and a key that meet. Double the length of the text, line
+# by line, and look at how the four columns grow.
 
 # %%
 from specdec_ref.arithmetic import attention_pairs, token_passes
 
-print(f"{'new tokens':>10} {'token passes without':>22} {'with':>6} {'pairs without':>16} {'with':>10}")
-for n_new in (100, 200, 400, 800):
-    passes = [token_passes(100, n_new, cached) for cached in (False, True)]
-    pairs = [attention_pairs(100, n_new, cached) for cached in (False, True)]
-    print(f"{n_new:>10} {passes[0]:>22,} {passes[1]:>6,} {pairs[0]:>16,} {pairs[1]:>10,}")
+rows, last = [], None
+for n_new in (200, 400, 800, 1600, 3200):
+    counts = [
+        passes_without(1, n_new),
+        token_passes(1, n_new, cached=True),
+        attention_pairs(1, n_new, cached=False),
+        attention_pairs(1, n_new, cached=True),
+    ]
+    growth = ["" if last is None else f" (x{new / old:.1f})" for new, old in zip(counts, last or counts)]
+    rows.append((f"{n_new:,}", *(f"{c:,}{g}" for c, g in zip(counts, growth))))
+    factors = [new / old for new, old in zip(counts, last or counts)]
+    last = counts
+assert all(abs(f / wanted - 1) < 0.01 for f, wanted in zip(factors, (4, 2, 8, 4))), "square, line, cube, square"
+
+# %%
+from IPython.display import HTML
+
+HTML(course.table_html(("new tokens", "passes without", "passes with", "pairs without", "pairs with"), rows))
 
 # %% [markdown]
-# Double the text, and look at the columns. Without a cache the token passes grow with the square, and the attention pairs
-# with the cube. With one they grow in proportion and with the square. (People often say that generation without a cache is
-# "quadratic". It is worse.)
+# Without a cache, token passes grow quadratically (twice the text, four times the passes) and attention pairs *cubically*.
+# With a cache, token passes grow linearly and attention pairs quadratically. People often say that generation without a
+# cache is "quadratic". It is worse.
 #
-# Does the clock agree? One more token, behind more and more text.
+# Does the clock agree? One more token, after more and more text:
 
 # %%
 import time
 
-import specdec_course as course
-
-seconds = course.step_seconds(model, (32, 64, 128, 256, 384), repeats=3, clock=time.thread_time)
+seconds = course.step_seconds(model, (4, 16, 64, 128, 256, 384), repeats=3, clock=time.thread_time)
+assert seconds[384][1] > 2 * seconds[384][0], "after 384 tokens the cache must pay, or this picture shows nothing"
 course.show(
     course.step_time_figure(seconds),
     alt="Milliseconds for one more token, on this machine, now: "
@@ -110,11 +182,17 @@ course.show(
 )
 
 # %%
-print(course.step_time_verdict(seconds))
+print(course.step_time_words(seconds))
 
 # %% [markdown]
-# Short texts show hardly any difference, if your machine is like most: a pass over a few tokens costs about as much as a
-# pass over one, as you know from lesson 01. The cache pays when the pass without it crosses the ridge.
+# You know the reason for both ends of this picture from lesson 01. A pass over a few tokens costs little more than a pass
+# over one: both read all the weights. A pass over the whole text starts to cost in proportion once it is compute-bound, and
+# from there on the cache pays.
+#
+# **What the article says:**
+
+# %%
+HTML(course.claims_html(8))
 
 # %% [markdown]
 # ## 3. Derive the size
@@ -122,9 +200,9 @@ print(course.step_time_verdict(seconds))
 # For one token, every layer keeps, for each key/value head, one key and one value: vectors of `head_dim` numbers of P
 # bytes. With L layers:
 #
-# $$\text{bytes a token} = 2 \cdot L \cdot n_{kv} \cdot d_{head} \cdot P$$
+# $$\text{bytes per token} = 2 \cdot L \cdot n_{kv} \cdot d_{head} \cdot P$$
 #
-# **Your turn**, for two models in 16 bit:
+# **Your turn**, by hand, for two models in 16 bit:
 #
 # | | layers | hidden size | query heads | key/value heads |
 # |---|---|---|---|---|
@@ -140,28 +218,27 @@ my_llama_3_70b = None
 print(course.check("cache of a Llama-2-7B token", my_llama_2_7b))
 print(course.check("cache of a Llama-3-70B token", my_llama_3_70b))
 
-
 # %% [markdown]
-# As a function of three lines, beside the package's, which counts layer by layer:
+# Then as a function:
 
 
 # %%
-from specdec_ref.arithmetic import kv_bytes_per_token, model_shape
+def bytes_per_token(layers, kv_heads, head_dim, bytes_per_number):
+    """Bytes of the keys and values that one token leaves in all layers."""
+    raise NotImplementedError("the formula above")
 
 
-def my_bytes_per_token(layers, kv_heads, head_dim, bytes_per_number=2):
-    """Keys and values that one token leaves in all layers."""
-    return 2 * layers * kv_heads * head_dim * bytes_per_number
+bytes_per_token = course.blank("02 bytes", bytes_per_token)
 
+# %%
+from specdec_ref.arithmetic import kv_bytes, kv_bytes_per_token, model_shape
 
 for name in ("smollm2-135m", "llama-2-7b", "llama-3-8b", "llama-3-70b", "qwen3-4b"):
     shape = model_shape(name)
-    attention = shape.layers[0].attention
-    mine = my_bytes_per_token(len(shape.layers), attention.n_kv_heads, attention.head_dim)
-    assert mine == kv_bytes_per_token(shape)
-    print(
-        f"{name:13} 2 x {len(shape.layers)} x {attention.n_kv_heads:2} x {attention.head_dim:3} x 2 = {mine:7,} bytes"
-    )
+    heads = shape.layers[0].attention
+    size = bytes_per_token(len(shape.layers), heads.n_kv_heads, heads.head_dim, 2)
+    assert size == kv_bytes_per_token(shape), "the package counts the same, layer by layer"
+    print(f"{name:13} 2 x {len(shape.layers)} x {heads.n_kv_heads:2} x {heads.head_dim:3} x 2 = {size:7,} bytes")
 
 # %% [markdown]
 # Look at Qwen3-4B: its hidden size over its query heads is 2,560 / 32 = 80, but `head_dim` is 128. The config says so, and
@@ -171,7 +248,6 @@ for name in ("smollm2-135m", "llama-2-7b", "llama-3-8b", "llama-3-70b", "qwen3-4
 # transformers fills for tiny models of three kinds.
 
 # %%
-from specdec_ref.arithmetic import kv_bytes
 from specdec_ref.measure import SHORT_NAMES
 
 cache = model.new_cache(1000)
@@ -191,17 +267,41 @@ my_gb = None  # GB (10^9 bytes) of 8,192 tokens of Llama-3-70B
 print(course.check("cache of 8,192 tokens of Llama-3-70B", my_gb))
 
 # %% [markdown]
+# **What the article says.** It multiplies by the hidden size, and then errs by another factor of 2:
+
+# %%
+HTML(course.claims_html(9, 10))
+
+# %% [markdown]
 # ## 4. MHA, GQA, MQA, MLA
 #
 # The number of *key/value* heads is where model builders save:
 #
 # - **MHA**, multi-head: every query head has its own keys and values.
-# - **GQA**, grouped-query: several query heads share one. Llama-3-70B: 8 to one.
+# - **GQA**, grouped-query: several query heads share them. Llama-3-70B: 8 share one.
 # - **MQA**, multi-query: all share a single one.
-# - **MLA**, multi-head latent: each layer keeps one short vector a token (DeepSeek-V3: 512 numbers, and 64 for the
-#   position), from which all heads' keys and values can be made again.
-#
-# Which saves more, do you think: MQA on Llama-3-70B, or MLA on DeepSeek-V3, a model of 671 billion weights?
+# - **MLA**, multi-head latent: each layer keeps one short vector per token, from which all heads' keys and values can be
+#   made again.
+
+# %%
+course.show(
+    course.heads_figure(),
+    alt="Eight query heads and what is in the cache. MHA: eight keys and values. GQA: two, each shared by four query "
+    "heads. MQA: one for all. MLA: one latent vector, from which all keys and values are made.",
+)
+
+# %% [markdown]
+# DeepSeek-V3 has 61 layers. Its latent has 512 numbers, and 64 more hold the position. **Your turn:** bytes per token, in
+# 16 bit?
+
+# %%
+my_deepseek = None
+
+print(course.check("cache of a DeepSeek-V3 token", my_deepseek))
+
+# %% [markdown]
+# Which takes fewer bytes per token, do you think: Llama-3-70B if it had MQA, or DeepSeek-V3, a model of 671 billion
+# weights? And which saves more, compared with the same model as MHA?
 
 # %%
 llama, deepseek = model_shape("llama-3-70b"), model_shape("deepseek-v3")
@@ -214,34 +314,54 @@ course.show(
 )
 
 # %%
-expanded, latent = list(sizes.values())[-2:]
-print(f"DeepSeek-V3: the latent takes 1/{expanded / latent:.0f} of expanded keys and values")
-print("It costs arithmetic instead: a head's query meets 512 + 64 numbers a token, not 128 + 64.")
-print(
-    f"FLOP a query-key pair: {deepseek.layers[0].attention.flops_per_pair(absorbed=True):,} from the latent, ", end=""
-)
-print(f"{deepseek.layers[0].attention.flops_per_pair(absorbed=False):,} expanded")
+mha, _, mqa, expanded, latent = sizes.values()
+fewer = "MQA on Llama-3-70B" if mqa < latent else "DeepSeek-V3's MLA"
+more = "MQA on Llama-3-70B" if mha / mqa > expanded / latent else "DeepSeek-V3's MLA"
+print(f"fewer bytes per token:  {fewer}, {min(mqa, latent):,} against {max(mqa, latent):,}")
+print(f"saves more against MHA: {more}; MQA 1/{mha / mqa:.0f}, MLA 1/{expanded / latent:.0f}")
 
 # %% [markdown]
-# That trade should sound familiar: decode has arithmetic to spare and too few bytes a second. MLA spends the one to save
+# Nothing is free. Attention over the latent costs more arithmetic: each of the 128 heads compares its query with all
+# 512 + 64 numbers of a token, and collects 512, where an expanded head would compare 128 + 64 and collect 128. Per pair of
+# query and key, with 2 FLOP for each number:
+
+# %%
+from_latent, from_expanded = 128 * 2 * (512 + 64 + 512), 128 * 2 * (128 + 64 + 128)
+heads = deepseek.layers[0].attention
+assert (from_latent, from_expanded) == (heads.flops_per_pair(absorbed=True), heads.flops_per_pair(absorbed=False))
+print(f"FLOP per pair: {from_latent:,} from the latent, {from_expanded:,} expanded: x{from_latent / from_expanded:.1f}")
+print(f"bytes per token: {latent:,} against {expanded:,}: 1/{expanded / latent:.0f}")
+
+# %% [markdown]
+# That trade should sound familiar: decode has arithmetic to spare and too few bytes per second. MLA spends the one to save
 # the other, as speculation does.
 #
-# Some models save along the text, too: with a **sliding window** a layer sees only the last W tokens and keeps no more.
+# Some models save along the text, too: with a **sliding window**, a layer sees only the last W tokens and keeps no more.
 
 # %%
 models = ("llama-2-7b", "llama-3-8b", "mistral-7b-v0.1", "gemma-3-27b", "gpt-oss-120b", "deepseek-v3")
-last = {name: kv_bytes(model_shape(name), 2**17) / 1e9 for name in models}
+longest = {name: kv_bytes(model_shape(name), 2**17) / 1e9 for name in models}
 course.show(
     course.growth_figure(models),
     alt="GB of cache against the context of one sequence, from 512 to 131,072 tokens, both logarithmic. At 131,072: "
-    + "; ".join(f"{name} {gb:,.1f} GB" for name, gb in last.items())
+    + "; ".join(f"{name} {gb:,.1f} GB" for name, gb in longest.items())
     + ". Mistral's line becomes flat at its window of 4,096; Gemma's and gpt-oss's grow more slowly beyond theirs.",
 )
 
 # %% [markdown]
 # ## 5. How many users fit?
 #
-# Memory that the weights leave is for caches. Say that 90% of it may be used:
+# Assume 90% of the memory is usable: the rest is for activations and the runtime. What the weights don't take of it is
+# left for caches. **Your turn:**
+
+
+# %%
+def users_that_fit(memory, weights, per_user, usable):
+    """How many users' caches fit beside the weights in the share `usable` of the memory; sizes in bytes."""
+    raise NotImplementedError("whole users, and never fewer than none")
+
+
+users_that_fit = course.blank("02 users", users_that_fit)
 
 # %%
 from specdec_ref.arithmetic import accelerator, size_text
@@ -256,88 +376,100 @@ my_chats = None  # chats of 8,192 tokens that fit beside the weights
 print(course.check("chats on eight H100s", my_chats))
 
 # %%
-from IPython.display import HTML
-
-from specdec_ref.arithmetic import fit
-
-print("GB a chat:", course.guess_text(my_guess_gb, kv_bytes(llama, 8192) / 1e9))
-print("chats:    ", course.guess_text(my_guess_chats, fit(llama, h100, 8192, tp=8).sequences))
+chats = users_that_fit(8 * h100.capacity, llama.weight_bytes(), kv_bytes(llama, 8192), usable=0.9)
+print("GB per chat:", course.guess_text(my_guess_gb, kv_bytes(llama, 8192) / 1e9))
+print("chats:      ", course.guess_text(my_guess_chats, chats))
 rows = course.users_rows(llama, "h100-sxm", 8, (1024, 2048, 8192, 32_768, 131_072))
+assert f"{chats:,}" == rows[2][1], "the package's table says the same"
 HTML(course.table_html(("tokens of each user", *(f"users, cache in {kv}" for kv in course.KV_FORMATS)), rows))
 
 # %% [markdown]
-# FP8 doubles the users. INT8 does not quite, and 4 bits do not quadruple them: integer formats carry scales, which take room
-# as well (fp8 here has one for a whole tensor). What fewer bits do to the text is lesson 10's question.
+# (`int4-g64` means 4-bit integers in groups of 64 that share a scale.) FP8 doubles the users. INT8 does not quite, and 4
+# bits do not quadruple them: integer formats carry scales, which take room as well; fp8 here has one for a whole tensor.
+# What fewer bits do to the text is lesson 10's question (still to come).
 #
-# First still, then yours to move. Try: 16 chips. Llama-3-70B has 8 key/value heads: what do 16 chips do with them? Then
-# `llama-2-7b` with long contexts: when are the caches larger than the weights?
+# Now move it. First: 16 chips. Llama-3-70B has 8 key/value heads; what do 16 chips do with them? Then `llama-2-7b` with
+# long contexts: when are the caches larger than the weights?
 
 # %%
-HTML(course.cache_html("llama-3-70b", "h100-sxm", chips=8, users=64, context=8192))
-
-# %%
-course.cache_explorer()
+course.cache_explorer(users=256)
 
 # %% [markdown]
 # <details><summary>16 chips</summary>Each chip needs at least one key/value head, and there are 8: every head is held twice.
 # The caches take twice the memory in all, though no chip holds more than before.</details>
-# <details><summary>Llama-2-7B</summary>It has as many key/value heads as query heads: half a megabyte a token. Some tens of
-# thousands of tokens, of one user or of many together, outweigh the model.</details>
-#
+# <details><summary>Llama-2-7B</summary>It has as many key/value heads as query heads: half a megabyte per token. Some tens
+# of thousands of tokens, of one user or of many together, outweigh the model.</details>
+
+# %% [markdown]
+# **What the article says:**
+
+# %%
+HTML(course.claims_html(40))
+
+# %% [markdown]
 # ## 6. The cache takes time, too
 #
 # A decode step reads the weights once for *all* users, but each user's cache for that user alone. So with enough users or
-# enough text the caches are most of the reading, and then a larger batch no longer makes a token cheaper.
+# enough text, the caches are most of the reading, and then a larger batch no longer makes a token cheaper.
 
 # %%
-from specdec_ref.arithmetic import decode, verification
-
-for batch in (1, 16, 64):
-    shares = []
-    for context in (1024, 8192, 32_768):
-        work = decode(llama, context, batch)
-        shares.append(f"{context:6,} tokens {100 * work.kv_read_bytes / work.bytes:3.0f}%")
-    print(f"batch {batch:2}: caches' share of the bytes read: {', '.join(shares)}")
-more = verification(llama, 5, 32_768, 64).bytes / decode(llama, 32_768, 64).bytes
-print(f"batch 64, 32,768 tokens: a verification of 5 drafts reads {more:.3f} times the bytes of a plain step")
+batches, contexts = (1, 4, 16, 64, 256), (1024, 4096, 8192, 32_768, 131_072)
+shares = course.cache_shares(llama, batches, contexts)
+assert shares[0][0] < 0.1 and shares[-1][-1] > 0.9, "from almost nothing to almost all"
+course.show(
+    course.shares_figure(shares, batches, contexts),
+    alt="Share of the bytes of a decode step of Llama-3-70B that are keys and values. "
+    + " ".join(
+        f"Batch {b}: " + ", ".join(f"{100 * s:.0f}% at {c:,} tokens" for c, s in zip(contexts, row)) + "."
+        for b, row in zip(batches, shares)
+    ),
+)
 
 # %% [markdown]
-# Speculation is another matter: the drafted tokens belong to *one* user and share one reading of that user's cache. So it
-# can pay in large batches, too, if the texts are long (MagicDec, 2024).
+# What does this mean for speculation? The drafted tokens belong to *one* user and share one reading of that user's cache.
+# So where caches are most of the bytes, a verification reads hardly more than a plain step. The linear layers still have to
+# compute, as lesson 01 showed: kernel by kernel, it is not free.
+
+# %%
+from specdec_ref.arithmetic import forward_kernels, step_time
+
+prices = []
+print("a verification of 5 drafts, compared with a decode step")
+for batch, context in ((64, 1024), (64, 32_768), (256, 1024), (256, 32_768)):
+    check, plain = (forward_kernels(llama, n, context, batch) for n in (6, 1))
+    more = sum(k.bytes for k in check) / sum(k.bytes for k in plain)
+    seconds_of = [sum(step_time(k, h100).overlapped_s for k in kernels) for kernels in (check, plain)]
+    prices.append(seconds_of[0] / seconds_of[1])
+    print(f"batch {batch:3}, {context:6,} tokens: {more:.3f} times the bytes, {prices[-1]:.2f} times as long")
+assert prices[1] < prices[0] and 1 < prices[3] < prices[2], "longer texts must make it cheaper, and not free"
+
+# %% [markdown]
+# The longer the texts, the smaller the extra cost in proportion: so speculation can pay in large batches, too, if the texts
+# are long (MagicDec, 2024).
 
 # %% [markdown]
 # ## 7. Reserved is not used
 #
 # So far each user took exactly what they needed. A simple server cannot do that: it does not know how long an answer will
-# be, and needs one piece of memory. So it *reserves* for the longest: say 2,048 tokens. With lengths drawn as users'
-# requests are (most short, some long), how much of that is ever used? (The mean lengths are published ones; how they
-# scatter is an assumption of ours.)
+# be, and needs one piece of memory. So it *reserves* the maximum, say 2,048 tokens. Draw realistic lengths (most short, a
+# few long). How much of the reservation is ever used? (The mean lengths are published ones; how they scatter is an
+# assumption of ours.)
 
 # %%
-shares = course.reserved_shares(max_len=2048)
-names = {"max": "the longest allowed", "pow2": "next power of two", "oracle": "what it will need"}
-course.show(
-    course.reserved_figure(shares, names),
-    alt="Share of reserved slots that hold a token in the end. "
-    + "; ".join(f"reserving {names[p]}: {100 * s:.0f}%" for p, s in shares.items())
-    + ". The last policy would have to know the future.",
-)
-
-# %%
-print(f"reserved for the longest: {100 * (1 - shares['max']):.0f}% of the slots never hold a token.")
-print(f"Of {course.users_rows(llama, 'h100-sxm', 8, [2048])[0][1]} users' reservations, ", end="")
-print(f"{shares['max']:.0%} would have carried the same texts.")
+share = course.reserved_shares(max_len=2048)["max"]
+reserved = users_that_fit(8 * h100.capacity, llama.weight_bytes(), kv_bytes(llama, 2048), usable=0.9)
+assert share < 0.5, "this section is about waste"
+print(f"Reserved for the longest: {100 * (1 - share):.0f}% of the memory never holds a token.")
+print(f"The memory reserved for {reserved:,} users would hold the text of about {reserved / share:,.0f}.")
 
 # %% [markdown]
-# And even what will be used lies empty until its token comes. "The next power of two" looks good here only because it is
-# told the answer's length and rounds it. There is a way out that operating systems found long ago: do not reserve; hand out
-# small blocks when they are needed, and keep a table of where they are. That is lesson 03.
-
-# %% [markdown]
-# ## 8. What the article says about caches
+# And even what will be used lies empty until its token comes. There is a way out that operating systems found long ago: do
+# not reserve; hand out small blocks when they are needed, and keep a table of where they are. That is lesson 03.
+#
+# **What the article says:**
 
 # %%
-HTML(course.claims_html(8, 9, 10, 11, 40))
+HTML(course.claims_html(11))
 
 # %% [markdown]
 # ## Check yourself
@@ -348,23 +480,33 @@ HTML(course.claims_html(8, 9, 10, 11, 40))
 # needed again.</details>
 # <details><summary>A token's query is used only when that token is new</summary>Yes. Later tokens ask with their own
 # query, and look at old keys and values.</details>
+
+# %% [markdown]
+# **2. A model goes from 32 key/value heads to 8, with 32 query heads as before. What happens to the FLOPs of attention?**
 #
-# **2. A model goes from 32 key/value heads to 8, with 32 query heads as before. What becomes of the arithmetic of
-# attention scores?**
-#
-# <details><summary>A quarter</summary>That is the *bytes*. Each of the 32 query heads still meets every cached token:
-# only, four of them read the same key.</details>
+# <details><summary>A quarter</summary>That is the *bytes*. Each of the 32 query heads still meets every cached token: four
+# of them just read the same key.</details>
 # <details><summary>The same</summary>Yes. Fewer bytes for the same arithmetic: attention's own intensity is four times
 # higher.</details>
-#
+
+# %% [markdown]
 # **3. A tool says "10.0" for a cache, another "10.7". Who is wrong?**
 #
 # <details><summary>The larger one, it counts overhead</summary>Perhaps, but look at the unit first: 10.0 GiB (of 2^30
 # bytes) *are* 10.7 GB (of 10^9).</details>
-# <details><summary>Perhaps nobody: GiB and GB</summary>Yes. `nvidia-smi` prints MiB and datasheets GB; they are 7%
-# apart at this size.</details>
+# <details><summary>Perhaps nobody: GiB and GB</summary>Yes. `nvidia-smi` prints MiB and datasheets GB; GiB and GB are 7%
+# apart.</details>
+
+# %% [markdown]
+# **4. You edit the third word of a long prompt. How much of its cache can be kept?**
 #
-# **4. In a rejected draft, some tokens have already written keys and values. What has to happen?**
+# <details><summary>All but that word's column</summary>From the second layer on, later tokens have collected values from the
+# third word: their keys and values change, too, as in the picture of section 1.</details>
+# <details><summary>The first two tokens</summary>Yes. That is why servers share caches of common *beginnings* (lesson
+# 03).</details>
+
+# %% [markdown]
+# **5. Rejected draft tokens have already written keys and values. What must be done?**
 #
 # <details><summary>Nothing, they will be overwritten</summary>Only if the cache's *length* is taken back as well:
 # otherwise the next token attends to words that nobody said.</details>
@@ -376,9 +518,10 @@ HTML(course.claims_html(8, 9, 10, 11, 40))
 #
 # - **transformers**: `DynamicCache` grows, `StaticCache` reserves, `QuantizedCache` keeps fewer bits; `cache.crop(n)` rolls
 #   back. Windows and latents follow from the config.
-# - **vLLM** takes `gpu_memory_utilization` of the memory (0.9 by default), loads the weights, and gives the rest to blocks
-#   of the cache; at start it prints how many tokens fit. `kv_cache_dtype="fp8"` doubles them; `max_model_len` limits one
-#   sequence. **TensorRT-LLM** has `KvCacheConfig(free_gpu_memory_fraction=...)`.
+# - **vLLM** takes the share `gpu_memory_utilization` of each GPU's memory (0.92 by default in its current documentation,
+#   0.9 up to version 0.10), loads the weights, and gives the rest to blocks of the cache; at start it prints how many tokens
+#   fit. `kv_cache_dtype="fp8"` doubles them; `max_model_len` limits one sequence. **TensorRT-LLM** has
+#   `KvCacheConfig(free_gpu_memory_fraction=...)`, a share of what the *weights leave*: mind the difference.
 # - With tensor parallelism each chip keeps its own heads. Beyond the number of key/value heads they are *replicated*, and
 #   the sum grows.
 # - `specdec kv --model llama-3-70b --context 8192 --chip h100-sxm --tp 8` prints section 5 for any model.
@@ -386,18 +529,19 @@ HTML(course.claims_html(8, 9, 10, 11, 40))
 # %% [markdown]
 # ## What to remember
 #
-# - A token leaves 2 x layers x key/value heads x head_dim x bytes behind. Key/value heads, not query heads.
-# - With a cache a step passes one token; without one all of them, and the total is quadratic in passes, cubic in pairs.
+# - A token leaves 2 x layers x key/value heads x head_dim x bytes in the cache. Key/value heads, not query heads.
+# - Attention is causal: what is cached never changes, so with a cache a step feeds one token. Without one, the total is
+#   quadratic in passes and cubic in pairs.
 # - GQA, MQA and MLA save bytes, windows cap them; the arithmetic stays or grows.
 # - Caches are not shared by a batch: users and context are limited by memory, and by its bandwidth.
-# - Reserving for the longest wastes most of it.
+# - Reserving the maximum length wastes most of the memory.
 #
 # **Problem set.** [ps02-kv-sizing](../exercises/ps02-kv-sizing/ps02-kv-sizing.ipynb), with a check below each part.
 #
-# **Exercises.** (a) Write `my_bytes_per_token` for a model with windows in some layers, and test it on `gemma-3-27b` with
+# **Exercises.** (a) Write `bytes_per_token` for a model with windows in some layers, and test it on `gemma-3-27b` with
 # `kv_bytes`. (b) At which context are the caches of 32 users of Llama-3-8B as large as its weights? By hand, then by code.
-# (c) `SmolLM2` in section 2: measure up to 1,024 tokens. Which power of the length does the time without a cache follow?
+# (c) Section 2: measure up to 1,024 tokens. With which power of the length does the time without a cache grow?
 #
 # **Sources.** Shazeer 2019, MQA (arXiv 1911.02150); Ainslie et al. 2023, GQA (arXiv 2305.13245); DeepSeek-AI 2024, MLA (arXiv
 # 2405.04434); Chen et al. 2024, MagicDec (arXiv 2408.11049); Kwon et al. 2023, PagedAttention (arXiv 2309.06180), whose
-# published mean lengths the last picture uses.
+# published mean lengths section 7 uses.

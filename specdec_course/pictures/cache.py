@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 
 from specdec_course.pictures.plots import BLACK, BLUE, GREEN, ORANGE, RED, SKY, new_figure, show, table_html
-from specdec_course.pictures.widgets import choice, explorer, slider
+from specdec_course.pictures.widgets import choice, explorer, steps_slider
 from specdec_course.progress_line import progress
 from specdec_course.simulate import draw_lengths, reservation
 from specdec_ref.arithmetic import (
@@ -44,6 +44,7 @@ MODELS = (
     "gpt-oss-120b",
     "deepseek-v3",
 )
+WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 1}
 KV_FORMATS = ("bf16", "fp8", "int8", "int4-g64")
 
 
@@ -53,7 +54,7 @@ def step_seconds(
 ) -> dict[int, tuple[float, float]]:
     """Seconds for one more token after each of `lengths`, (with a cache, without one): medians, measured in turns.
 
-    With a cache the pass takes in one token, without one all of them again.
+    With a cache the pass is fed one token, without one all of them again.
     """
     ids = torch.arange(max(lengths) + 1, device=model.device) % model.vocab_size
     caches = {n: model.new_cache(n + 1) for n in lengths}
@@ -88,14 +89,16 @@ def step_time_figure(seconds: Mapping[int, tuple[float, float]]) -> Figure:
     return figure
 
 
-def step_time_verdict(seconds: Mapping[int, tuple[float, float]]) -> str:
-    """What the cache saved at the longest text, in words for both outcomes."""
-    n = max(seconds)
-    with_cache, without = seconds[n]
-    ratio = without / with_cache
-    if ratio > 1.2:
-        return f"After {n:,} tokens, the next one takes {ratio:.1f} times as long without the cache."
-    return f"After {n:,} tokens, the cache made no clear difference here ({ratio:.2f}x): try longer texts."
+def step_time_words(seconds: Mapping[int, tuple[float, float]]) -> str:
+    """What the cache saved at the shortest and at the longest text, and from where on it halves the time."""
+    ratios = {n: without / with_cache for n, (with_cache, without) in sorted(seconds.items())}
+    short, long = min(ratios), max(ratios)
+    words = f"After {short:,} tokens, the next one takes {ratios[short]:.1f} times as long without the cache; "
+    words += f"after {long:,}, {ratios[long]:.1f} times."
+    halved = next((n for n, ratio in ratios.items() if ratio >= 2), None)
+    if halved is None:
+        return f"{words}\nThe cache does not halve the time of any of these: try longer texts."
+    return f"{words}\nFrom {halved:,} tokens on, the cache halves the time or does better."
 
 
 def attention_variants(shape: ModelShape) -> dict[str, ModelShape]:
@@ -149,9 +152,9 @@ def growth_figure(models: Sequence[str], chip: str = "h100-sxm", batch: int = 1,
         # Names of lines that end close together are moved apart: 0.16 decades are about a line of text.
         heights.append(max([np.log10(sizes[-1]), *(h + 0.16 for h in heights[-1:])]))
         place = (contexts[-1] * 1.12, 10 ** heights[-1])
-        ax.annotate(f"{name}: {sizes[-1]:,.1f} GB", place, va="center", fontsize=10, color=line.get_color())
+        ax.annotate(f"{name}: {sizes[-1]:,.1f} GB", place, va="center", fontsize=10, color=line.get_color(), bbox=WHITE)
     capacity = accelerator(chip).capacity / 1e9
-    ax.axhline(capacity, color=BLACK, lw=1, ls=":", marker="")
+    ax.plot(contexts, [capacity] * len(contexts), color=BLACK, lw=1, ls=":", marker="")
     ax.annotate(f"memory of one {chip}: {capacity:g} GB", (contexts[0], capacity * 1.15), fontsize=9)
     ax.set_xscale("log", base=2)
     ax.set(yscale="log", xlabel="tokens per sequence", ylabel="GB of cache", xlim=(contexts[0], contexts[-1] * 8))
@@ -187,11 +190,12 @@ def cache_html(model: str, chip: str, chips: int, users: int, context: int, kv: 
         ("cache per token", f"{kv_bytes_per_token(shape, kv):,} bytes"),
         (f"cache of a user, {context:,} tokens", size_text(kv_bytes(shape, context, 1, kv))),
         (f"caches of {users:,} users", size_text(cache)),
-        ("weights", size_text(weights)),
+        ("weights, with norms on every chip", size_text(weights)),
         ("users that fit", f"{room.sequences:,}" if room.weights_fit else "none: the weights do not fit"),
     ]
     if chips * kv_bytes_per_token(rank, kv) > kv_bytes_per_token(shape, kv):
-        rows.insert(3, ("replicated in that", "keys and values that several chips hold"))
+        copies = chips * kv_bytes(rank, context, users, kv) // kv_bytes(shape, context, users, kv)
+        rows.insert(3, ("copies of each key and value in that", f"{copies}: more chips than key/value heads"))
     verdict = "all fit" if fits else "they do not fit"
     alt = (
         f"{model} on {chips} {chip}: weights {weights / 1e9:,.1f} GB and caches {cache / 1e9:,.1f} GB of "
@@ -201,15 +205,15 @@ def cache_html(model: str, chip: str, chips: int, users: int, context: int, kv: 
     return f"{picture}{table_html((f'{model}, cache in {kv}', verdict), rows)}"
 
 
-def cache_explorer(model: str = "llama-3-70b", chip: str = "h100-sxm") -> ipywidgets.VBox:
+def cache_explorer(model: str = "llama-3-70b", chip: str = "h100-sxm", users: int = 256) -> ipywidgets.VBox:
     """Choose model, chips, users, context and cache format, and see what fits."""
     return explorer(
         cache_html,
         model=choice("model", MODELS, model),
         chip=choice("chip", list(accelerators()), chip),
         chips=choice("chips", (1, 2, 4, 8, 16), 8),
-        users=slider("users", 64, 1, 1024),
-        context=slider("context (tokens per user)", 8192, 512, 131_072, 512),
+        users=steps_slider("users", users, [2**i for i in range(11)]),
+        context=steps_slider("context (tokens per user)", 8192, [2**i for i in range(9, 18)]),
         kv=choice("cache format", KV_FORMATS, "bf16"),
     )
 
@@ -234,20 +238,6 @@ def reserved_shares(max_len: int = 2048, n: int = 2000, seed: int = 0) -> dict[s
         slots = sum(reservation(int(p), int(o), policy, max_len) for p, o in zip(prompts, outputs, strict=True))
         shares[policy] = used / slots
     return shares
-
-
-def reserved_figure(shares: Mapping[str, float], names: Mapping[str, str]) -> Figure:
-    """Used and unused shares of what each policy reserves; `names` labels the policies."""
-    figure, (ax,) = new_figure(8, 0.8 + 0.5 * len(shares))
-    labels = [names.get(policy, policy) for policy in shares]
-    used = [100 * share for share in shares.values()]
-    ax.barh(labels, used, color=GREEN, height=0.5, label="holds a token in the end")
-    unused = [100 - u for u in used]
-    ax.barh(labels, unused, left=used, color=RED, hatch="//", alpha=0.5, height=0.5, label="never used")
-    ax.invert_yaxis()
-    ax.set_xlabel("% of the reserved slots")
-    ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=10)
-    return figure
 
 
 def allocated_bytes(kind: str, n_tokens: int = 10) -> tuple[int, int]:

@@ -7,16 +7,18 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from specdec_course.pictures.plots import BLACK, BLUE, GREY, LIGHT_GREY, ORANGE, SKY, new_figure
 from specdec_ref.arithmetic import ModelShape, decode
+from specdec_ref.cache import DenseCache
 from specdec_ref.models.llama import Llama
 
 
 def cache_figure(n_tokens: int = 8, n_layers: int = 6) -> Figure:
-    """Left: which query meets which key, a triangle. Right: the cache, tokens by layers, with the new token's column."""
+    """Left: which query meets which key, a triangle. Right: the cache, tokens by layers, and a new column."""
     figure, (left, right) = new_figure(10, 3.9, 2)
     last = n_tokens - 1
     for query in range(n_tokens):
@@ -58,7 +60,7 @@ def cache_figure(n_tokens: int = 8, n_layers: int = 6) -> Figure:
 
 @torch.inference_mode()
 def changed_keys(model: Llama, tokens: Sequence[int], place: int, other: int) -> list[list[float]]:
-    """By how much each cached key moves if the token at `place` becomes `other`: [layer][token], relative to its length.
+    """By how much each cached key moves if the token at `place` becomes `other`: [layer][token], in its lengths.
 
     The largest of its heads. Raises ValueError for a place outside the text.
     """
@@ -68,6 +70,7 @@ def changed_keys(model: Llama, tokens: Sequence[int], place: int, other: int) ->
     keys = []
     for text in (tokens, changed):
         cache = model.new_cache(len(text))
+        assert isinstance(cache, DenseCache)
         model.forward(torch.tensor(text, device=model.device), cache, slice(0))
         keys.append(cache.keys.float())
     moved = (keys[0] - keys[1]).norm(dim=-1) / keys[0].norm(dim=-1)
@@ -77,7 +80,8 @@ def changed_keys(model: Llama, tokens: Sequence[int], place: int, other: int) ->
 def changed_figure(changes: Sequence[Sequence[float]], words: Sequence[str]) -> Figure:
     """`changed_keys` as a map, tokens by layers: white where nothing moved."""
     figure, (ax,) = new_figure(9, 4.2)
-    image = ax.imshow(np.array(changes), aspect="auto", origin="lower", cmap="Oranges", vmin=0, vmax=0.5)
+    moved = np.ma.masked_less(np.array(changes), 1e-3)  # what did not move stays white
+    image = ax.imshow(moved, aspect="auto", origin="lower", cmap="YlOrBr", norm=PowerNorm(0.5, 0, 0.6))
     ax.set_xticks(range(len(words)), list(words), rotation=60, ha="right", fontsize=9)
     layers = [0, *range(4, len(changes), 5)]
     ax.set_yticks(layers, [str(i + 1) for i in layers])

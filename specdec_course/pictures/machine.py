@@ -1,4 +1,4 @@
-"""The learner's machine: its roof from what was measured, a layer and a decode step under it, words for every outcome."""
+"""The learner's machine: the roof that was measured, a layer and a decode step under it, words for every outcome."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from specdec_course.pictures.plots import BLUE, GREEN, RED, new_figure
 from specdec_course.pictures.roofline import Point, draw_roofs
+from specdec_course.progress_line import progress
 from specdec_ref.arithmetic import Accelerator, attainable, forward_work, linear_intensity, time_ratio
 from specdec_ref.measure import SHORT_NAMES, DecodeTimes, Machine, WeightStream, shape_of
 from specdec_ref.models.llama import Llama
@@ -21,7 +22,7 @@ def others_text(seconds: float = 0.5) -> str:
     busy = psutil.cpu_percent(seconds)
     if busy < 10:
         return f"Other programs use {busy:.0f}% of the processors now: a good time to measure."
-    return f"Other programs use {busy:.0f}% of the processors now. What you measure will be too slow, by an unknown amount."
+    return f"Other programs use {busy:.0f}% of the processors now: what you measure will be too slow."
 
 
 def machine_rows(machine: Machine) -> list[tuple[str, ...]]:
@@ -43,7 +44,7 @@ def layer_points(stream: WeightStream, n_tokens: Sequence[int], repeats: int = 4
     """One linear layer over n tokens, measured: the best of `repeats` rounds, its weights never in a CPU cache."""
     rows, width = stream.rows, stream.width
     best = dict.fromkeys(n_tokens, float("inf"))
-    for _ in range(repeats):
+    for _ in progress(range(repeats), "rounds"):
         for n in n_tokens:
             best[n] = min(best[n], stream.seconds(n, matrices=4))
     return [
@@ -133,7 +134,7 @@ def decode_verdict(times: DecodeTimes, tolerance: float = 0.3) -> str:
     direction = "slower" if times.ratio < 1 else "faster"
     return (
         f"Round by round, the prediction is {times}: not within {allowed}. The step was {direction} than bytes, "
-        "bandwidth and overhead explain. Look at how much the rounds differ: if the machine was busy, run the cell again."
+        "bandwidth and overhead explain. Look at how much the rounds differ; if the machine was busy, run it again."
     )
 
 
@@ -184,8 +185,8 @@ def cost_words(ranges: Mapping[int, tuple[float, float, float]], predicted: Mapp
     words = [f"Largest gap: n = {worst}, measured {middle[worst]:.2f}, predicted {predicted[worst]:.2f}."]
     if cheap := [n for n in middle if middle[n] < 0.97]:
         words.append(
-            f"A pass over {' or '.join(map(str, cheap))} tokens is faster than one over a single token. No roofline allows "
-            "that: the kernel for one token is the slower one, so the unit of this figure is too large."
+            f"A pass over {' or '.join(map(str, cheap))} tokens is faster than one over a single token. No roofline "
+            "allows that: the kernel for one token is the slower one, so the unit of this figure is too large."
         )
     room = "speculation has room here." if middle[most] < most / 2 else "little room here: drafts must be very good."
     words.append(f"{most} tokens in one pass cost {middle[most]:.1f} plain passes: {room}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -20,11 +21,11 @@ from specdec_ref.arithmetic import (
     step_time,
 )
 
-LINEAR = {"facecolor": BLUE, "edgecolor": "white"}
-ATTENTION = {"facecolor": ORANGE, "edgecolor": "white", "hatch": "//"}
+LINEAR: dict[str, Any] = {"facecolor": BLUE, "edgecolor": "white"}
+ATTENTION: dict[str, Any] = {"facecolor": ORANGE, "edgecolor": "white", "hatch": "//"}
 
 
-def kernel_times(kernels: Sequence[Work], chip: Accelerator) -> list[StepTime]:
+def times_of(kernels: Sequence[Work], chip: Accelerator) -> list[StepTime]:
     """Of each kernel of a pass, the seconds on memory and on arithmetic; the pass takes the sum of the larger ones."""
     return [step_time(kernel, chip) for kernel in kernels]
 
@@ -34,7 +35,7 @@ def pass_seconds_by_kernel(
 ) -> list[float]:
     """Seconds of (linear layers, attention) in a pass over `n_tokens` tokens of each of `batch` sequences."""
     kernels = forward_kernels(shape, n_tokens, context, batch)
-    return [time.overlapped_s for time in kernel_times(kernels, chip)]
+    return [time.overlapped_s for time in times_of(kernels, chip)]
 
 
 def timeline_figure(passes: Mapping[str, Sequence[StepTime]]) -> Figure:

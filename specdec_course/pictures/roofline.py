@@ -12,9 +12,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specdec_course.pictures.passes import kernel_times
+from specdec_course.pictures.passes import times_of
 from specdec_course.pictures.plots import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, new_figure, show, table_html
-from specdec_course.pictures.widgets import choice, explorer, slider
+from specdec_course.pictures.widgets import choice, explorer, slider, steps_slider
 from specdec_ref.arithmetic import (
     Accelerator,
     ModelShape,
@@ -108,7 +108,7 @@ def _digits(value: float) -> str:
 
 
 def chips_rows() -> list[tuple[str, ...]]:
-    """The known chips as text: name, dense 16-bit TFLOP/s, TB/s, GB, ridge in FLOP/byte, and the date of the figures."""
+    """The known chips as text: name, dense 16-bit TFLOP/s, TB/s, GB, ridge in FLOP/byte, date of the figures."""
     return [
         (
             name,
@@ -171,11 +171,11 @@ def kernels_of(model: str, batch: int, context: int, gamma: int, weights: str = 
 
 
 def kernels_rows(chip: Accelerator, passes: Mapping[str, tuple[Work, Work]]) -> list[tuple[str, ...]]:
-    """Each pass as text: what bounds its linear layers, their ms, the ms of attention, the sum, and it in decode steps."""
+    """Each pass as text: what bounds its linear layers, their ms, attention's ms, the sum, the sum in decode steps."""
     rows: list[tuple[str, ...]] = []
     plain = 0.0
     for name, kernels in passes.items():
-        linear, attention = kernel_times(kernels, chip)
+        linear, attention = times_of(kernels, chip)
         total = linear.overlapped_s + attention.overlapped_s
         plain = plain or total
         ms = (f"{1e3 * s:,.2f}" for s in (linear.overlapped_s, attention.overlapped_s, total))
@@ -213,8 +213,8 @@ def kernels_html(
         f"The linear layers turn compute-bound at a batch of {first:,} in decode, of {then:,} in verification.",
         f"The caches of {room.sequences:,} such sequences fit on one chip."
         if room.weights_fit
-        else f"The weights alone, {room.weight_bytes / 1e9:,.0f} GB, do not fit on one such chip. Several that share the "
-        "work need less time; the ratios are the same.",
+        else f"The weights, {room.weight_bytes / 1e9:,.0f} GB, do not fit on one such chip. Several that share it "
+        "take less time; the ratios are the same.",
     ]
     head = ("pass", "linear layers bound by", "linear, ms", "attention, ms", "pass, ms", "in decode steps")
     rows = kernels_rows(device, kernels)
@@ -231,8 +231,8 @@ def kernels_explorer(model: str = "llama-3-8b", chip: str = "h100-sxm", batch: i
         kernels_html,
         model=choice("model", MODELS, model),
         chip=choice("chip", list(accelerators()), chip),
-        batch=choice("batch (sequences)", [2**i for i in range(11)], batch),
-        context=choice("context (tokens of each)", [0, *(2**i for i in range(8, 16))], 1024),
+        batch=steps_slider("batch (sequences)", batch, [2**i for i in range(11)]),
+        context=steps_slider("context (tokens of each)", 1024, [0, *(2**i for i in range(8, 16))]),
         gamma=slider("gamma (drafted tokens)", 5, 0, 16),
         weights=choice("weights", WEIGHTS, "bf16"),
     )

@@ -14,7 +14,7 @@ from specdec_course import answers
 def test_an_answer_is_right_or_its_mistake_is_explained(name):
     question = answers.QUESTIONS[name]
     assert answers.check(name, question.right).startswith("Yes: ")
-    assert answers.check(name, 1.019 * question.right).startswith("Yes: ")
+    assert answers.check(name, 1.019 * question.right).startswith("Yes: ") is not question.counted
     for wrong, why in question.mistakes.items():
         assert answers.check(name, wrong).startswith("Not ") and answers.check(name, wrong).endswith(why)
     assert "place of None" in answers.check(name, None)
@@ -31,6 +31,12 @@ def test_what_is_not_a_number_is_reported(given):
 @pytest.mark.parametrize("given", [162, 162.0, Fraction(162), np.int64(162), torch.tensor(162)])
 def test_any_kind_of_number_will_do(given):
     assert answers.check("chats on eight H100s", given) == "Yes: 162 chats."
+
+
+def test_what_is_counted_has_to_be_exact():
+    assert answers.check("chats on eight H100s", 161).startswith("Not 161, but near")
+    assert "round down" in answers.check("chats on eight H100s", 163)
+    assert "90% of all the memory" in answers.check("chats on eight H100s", 167)
 
 
 def test_an_answer_3_percent_off_is_not_right():
