@@ -277,7 +277,7 @@ course.show(
 )
 
 # %% [markdown]
-# Blue is what speculation costs: once batch x (gamma + 1) tokens exceed the ridge, the linear layers are compute-bound and
+# The growth of blue is what speculation costs: once batch x (gamma + 1) tokens exceed the ridge, the linear layers are compute-bound and
 # every further token takes its time. Orange is what every step costs anyway. So with long texts a verification is cheap *in
 # proportion*: the same blue on top of a taller bar. This is the direction that MagicDec (2024) points in; it does not make
 # verification free.
@@ -405,8 +405,7 @@ print(course.layer_words(points, roof, dtype))
 # %% [markdown]
 # A true roof can't be beaten: no work runs above it. It is no promise that software gets there. A product of a few tokens
 # may use the arithmetic units badly, and even the product of one token may read more slowly than the memory could deliver.
-# Whenever the *one-token* pass is the slow one, "several tokens for the price of one" flatters the several: the price was
-# too high.
+# If the one-token pass is slower than it need be, several tokens in a pass look cheaper than they are.
 
 # %% [markdown]
 # ## 7. Predict a real model, then measure it
@@ -463,8 +462,8 @@ print(course.cost_words(ranges, predicted))
 
 # %% [markdown]
 # Where the measured line runs above the predicted one, the roofline is too kind: kernels for a few tokens do not reach the
-# matrix rate of large products, and attention adds work of its own. Lesson 06 will therefore predict speedups with the
-# *measured* curve; the roofline is for chips that you cannot measure.
+# matrix rate of large products, and attention adds work of its own. Lesson 06 (still to come) therefore predicts speedups
+# with the *measured* curve; the roofline is for chips that you cannot measure.
 #
 # **What the article says.** You have just tested its central claim, 13, on your own machine.
 

@@ -34,8 +34,8 @@ course.show(
 )
 
 # %% [markdown]
-# In one layer that is easy to believe: a key is its token's vector times a matrix. But a thoughtful learner asks: *from the
-# second layer on, a token's vector has collected values from other tokens. Does its key not depend on them?* It does, on
+# In one layer that is easy to believe: a key is its token's vector times a matrix. But you may ask: *from the second
+# layer on, a token's vector has collected values from other tokens. Does its key not depend on them?* It does, on
 # the **earlier** ones. Let us look, in a real model: we change one word and see which cached keys move.
 
 # %%
@@ -518,8 +518,8 @@ HTML(course.claims_html(11))
 #
 # - **transformers**: `DynamicCache` grows, `StaticCache` reserves, `QuantizedCache` keeps fewer bits; `cache.crop(n)` rolls
 #   back. Windows and latents follow from the config.
-# - **vLLM** takes the share `gpu_memory_utilization` of each GPU's memory (0.92 by default in its current documentation,
-#   0.9 up to version 0.10), loads the weights, and gives the rest to blocks of the cache; at start it prints how many tokens
+# - **vLLM** takes the share `gpu_memory_utilization` of each GPU's memory (by default 0.92 in its current documentation; it
+#   was 0.9 in version 0.10), loads the weights, and gives the rest to blocks of the cache; at start it prints how many tokens
 #   fit. `kv_cache_dtype="fp8"` doubles them; `max_model_len` limits one sequence. **TensorRT-LLM** has
 #   `KvCacheConfig(free_gpu_memory_fraction=...)`, a share of what the *weights leave*: mind the difference.
 # - With tensor parallelism each chip keeps its own heads. Beyond the number of key/value heads they are *replicated*, and

@@ -321,8 +321,11 @@ for context in (0, 256, 512, 1024, 2048, 4096):
     print(f"{context:7,} {plain or 'never':>8} {check or 'never':>9}")
 
 # %% [markdown]
-# The lesson's section 4 has a batch of 453 at a context of 512, and 965 at 1,024: a little smaller than yours. It
+# The package's `compute_bound_batch` gives 453 at a context of 512, and 965 at 1,024: a little smaller than yours. It
 # counts attention's own arithmetic as well, which we left out in part 1, and with it the arithmetic catches up sooner.
+# Both take the pass as one piece of work. The lesson's section 4 shows what that leaves out: attention and the linear
+# layers run one after the other, so the linear layers turn compute-bound at 296 sequences, whatever the context. Where
+# this table says "never", read: attention's waiting is never shorter than all the arithmetic together.
 #
 # And as a picture: the price of a verification against the batch, for three contexts. Where a line leaves 1, the
 # slack that speculation lives on is used up. (Take `small` for `llama`, another chip or more drafts, and look again.)

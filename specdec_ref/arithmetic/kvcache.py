@@ -107,7 +107,7 @@ def fit(
     """How many sequences of `context` tokens fit beside the weights, on each of `tp` chips.
 
     `usable` is the share of the memory that weights and caches may take; the rest is for activations and the
-    runtime (vLLM's `gpu_memory_utilization`, 0.9 by default). `block_size`, `keep_all`: as for `kv_bytes`.
+    runtime (vLLM's `gpu_memory_utilization`). `block_size`, `keep_all`: as for `kv_bytes`.
     """
     if not 0 < usable <= 1:
         raise ValueError(f"usable is a share of the memory in (0, 1], got {usable}")

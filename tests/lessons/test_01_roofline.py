@@ -3,7 +3,14 @@
 import pytest
 from support.lessons import lesson_error
 
-from specdec_ref.arithmetic import accelerator, forward_kernels, forward_work, model_shape, step_time
+from specdec_ref.arithmetic import (
+    accelerator,
+    compute_bound_batch,
+    forward_kernels,
+    forward_work,
+    model_shape,
+    step_time,
+)
 
 H100, LLAMA = accelerator("h100-sxm"), model_shape("llama-3-70b")
 LESSON = "01_roofline"
@@ -24,6 +31,12 @@ def test_the_prices_that_the_answers_name():
     assert price(64, 1024) == pytest.approx(1.3, abs=0.05)
     assert price(256, 8192) == pytest.approx(1.7, abs=0.05) and price(256, 8192, by_kernel=False) < 1.05
     assert 256 * 6 / H100.ridge() == pytest.approx(5, abs=0.3), "five times the ridge"
+
+
+def test_the_batches_that_the_problem_set_names():
+    assert [compute_bound_batch(LLAMA, H100, context=context) for context in (512, 1024)] == [453, 965]
+    bounds = [step_time(forward_kernels(LLAMA, 1, 8192, batch)[0], H100).bound for batch in (295, 296)]
+    assert bounds == ["memory", "compute"]
 
 
 def test_the_moves_that_the_explorer_asks_for():
