@@ -80,11 +80,11 @@ def machine_figure(roof: Accelerator, points: Sequence[Point], dtype: str, other
         n = point.label.split()[0]
         near.annotate(n, (point.intensity, rate), (6, -13), textcoords="offset points", fontsize=10, color=RED)
     near.set_title("one layer, measured; numbers: tokens in the pass", fontsize=11)
-    draw_roofs(far, [other], None, [0.5])
+    draw_roofs(far, [other], None, [1.0], bottom=attainable(0.5, roof, dtype) / 2e12)
     x = [0.5, roof.ridge(dtype), far.get_xlim()[1]]
     far.plot(x, [attainable(i, roof, dtype) / 1e12 for i in x], color=RED, ls="--", marker="", lw=2)
-    far.annotate("this machine", (x[1], roof.rate(dtype) / 1e12), (0, 6), textcoords="offset points", color=RED)
-    far.set_ylim(bottom=attainable(0.5, roof, dtype) / 2e12)
+    place = (x[2], roof.rate(dtype) / 1e12)
+    far.annotate("this machine", place, (-4, 6), textcoords="offset points", color=RED, ha="right")
     far.set_title(f"the same roof, and that of {other.name}", fontsize=11)
     return figure
 
@@ -98,18 +98,14 @@ def layer_words(points: Sequence[Point], roof: Accelerator, dtype: str) -> str:
     words += (
         "Memory sets its time.\n"
         if share > 0.9
-        else "Its kernel, not the memory, sets its time: a plain step is slower than it must be, and that makes "
-        "further tokens look cheaper than they are.\n"
+        else "Its kernel or a busy machine sets its time, not the memory.\n"
+        "So a plain step is slower than it must be, and that makes further tokens look cheaper than they are.\n"
     )
     gain, top = last.rate / first.rate, last.rate / roof.rate(dtype)
-    words += f"{last.label}: {gain:.1f} times as many FLOP/s, {100 * top:.0f}% of the flat roof. "
+    words += f"{last.label}: {gain:.1f} times as many FLOP/s, {100 * top:.0f}% of the flat roof.\n"
     if gain < 1.5:
         return words + "The layer does not climb: it is compute-bound from the start, or the run was disturbed."
-    return (
-        words
-        + "The layer climbs the slope"
-        + (" up to the roof." if top > 0.8 else ", and stays below the roof: its kernel reaches no more.")
-    )
+    return words + "The layer climbs the slope" + (" up to the roof." if top > 0.8 else ", and stays below the roof.")
 
 
 def decode_rows(times: DecodeTimes) -> list[tuple[str, str]]:

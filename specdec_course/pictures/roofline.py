@@ -78,6 +78,7 @@ def draw_roofs(
     dtype: str | None = None,
     intensities: Sequence[float] = (),
     unit: tuple[float, str] = (1e12, "TFLOP/s"),
+    bottom: float | None = None,
 ) -> None:
     """The roofs of `chips`, the two regions under the first one shaded, and its ridge written on it."""
     scale, name = unit
@@ -91,7 +92,7 @@ def draw_roofs(
         if chip is chips[0]:
             ax.fill_between(x[:2], y[:2], 1e-9, color=BLUE, alpha=0.10, lw=0)
             ax.fill_between(x[1:], y[1:], 1e-9, color=ORANGE, alpha=0.14, lw=0)
-            bottom = 0.5 * min(attainable(low, c, dtype) for c in chips) / scale
+            bottom = bottom or 0.5 * min(attainable(low, c, dtype) for c in chips) / scale
             ax.plot([ridge, ridge], [bottom, y[1]], color=colour, lw=1, ls=":", marker="")
             ax.text(ridge, y[1] * 1.2, f"ridge: {ridge:.0f} FLOP/byte", ha="center", fontsize=9.5, color=colour)
             ax.text(ridge / 1.15, bottom * 1.3, "memory-bound", ha="right", fontsize=9.5, color="#004c78")
