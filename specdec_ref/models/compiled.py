@@ -54,6 +54,7 @@ class CompiledLlama(Llama):
         with torch.device("meta"):  # without memory: every module is replaced
             super().__init__(c, torch.bfloat16)
         head: Any = matrices["head"]
+        self.tokenizer = plain.tokenizer
         self.embed, self.norm, self.head = plain.embed, FusedRMSNorm(plain.norm), head
         self.wide = None if head.wide is None else WIDE
         self.layers = nn.ModuleList(FusedLayer(layer, self.wide) for layer in plain.layers)  # type: ignore[arg-type]

@@ -28,10 +28,11 @@ def test_a_prompt_on_which_lookup_finds_nothing_is_no_demonstration():
 
 
 @pytest.mark.slow
-def test_a_run_without_a_rejection_shows_no_correction():
+def test_a_text_without_a_wrong_guess_does_not_explain_what_is_tested():
     error = lesson_error(
         "00_start_here",
-        "stats = by_guess.stats",
-        "stats = by_token.stats",
+        'summary = course.prompt("summary-1")',
+        "summary = rewrite",
+        at="all kinds of guesses",
     )
-    assert isinstance(error, AssertionError)
+    assert isinstance(error, AssertionError) and "all kinds of guesses" in str(error)

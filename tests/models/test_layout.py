@@ -98,7 +98,9 @@ def test_a_model_in_four_bits_is_the_one_whose_weights_they_are(kind):
     import copy
 
     sixteen = copy.deepcopy(exact).to(torch.bfloat16)
+    sixteen.tokenizer = "a tokenizer"
     four = keep_stored(copy.deepcopy(sixteen), blocks)
+    assert four.tokenizer == "a tokenizer"
     assert all(isinstance(getattr(layer, name), StoredLinear) for layer in four.layers for name in MATRICES)
     ids = torch.arange(20) % 48
     want = exact(ids, exact.new_cache(20))
