@@ -335,7 +335,7 @@ for n, c in full_cost.items():
 #
 # With greedy decoding, yes, with one exception: rounding. A pass over nine tokens may add its numbers in another order
 # than nine passes over one, so that the last digits differ; where two logits are all but equal, that can tip the choice.
-# The 4-bit weights of this package are added in the same order however many tokens a pass holds, so here the texts are
+# With 4-bit weights this package adds in the same order whether a pass checks one token or nine, so here the texts are
 # equal to the last token. For other formats lesson 04 shows a text in which rounding does tip the choice.
 #
 # A sampler rolls dice instead of taking the highest logit. With sampling, the *distribution* of the text is the same,
