@@ -59,7 +59,7 @@ def _four_bit_tile(rows: int, n_bits: int) -> Loop:
         dots = dot4(dots, low_nibbles(w), x, stride)
         return dots, dot4(more, high_nibbles(w), x + 4, stride)
 
-    eight_inputs = numba.njit(inline="always")(dots16 if n_bits == 16 else dots8)
+    eight_inputs = numba.njit(inline="always", fastmath=False)(dots16 if n_bits == 16 else dots8)
     bytes_ = n_bits // 8
 
     def tile(levels: int, scales: int, x: Any, out: int, groups: int, out_stride: int) -> None:
@@ -79,7 +79,7 @@ def _four_bit_tile(rows: int, n_bits: int) -> Loop:
             y = add_outer(y, load_halves(scales + 64 * g + 32), x_offsets + 4 * g, 4 * groups)
         store_bfloats(y, out, out_stride)
 
-    return numba.njit(error_model="numpy")(tile)
+    return numba.njit(error_model="numpy", fastmath=False)(tile)
 
 
 def _eight_bit_tile(rows: int, n_bits: int) -> Loop:
@@ -96,7 +96,7 @@ def _eight_bit_tile(rows: int, n_bits: int) -> Loop:
         dots = dot4_signed(dots, load_words(w), x, stride)
         return dots, dot4_signed(more, load_words(w + 64), x + 4, stride)
 
-    eight_inputs = numba.njit(inline="always")(dots16 if n_bits == 16 else dots8)
+    eight_inputs = numba.njit(inline="always", fastmath=False)(dots16 if n_bits == 16 else dots8)
     bytes_, unsigned = n_bits // 8, n_bits == 8
 
     def tile(levels: int, scales: int, x: Any, out: int, groups: int, out_stride: int) -> None:
@@ -118,7 +118,7 @@ def _eight_bit_tile(rows: int, n_bits: int) -> Loop:
             y = add_scaled(y, dots, load_halves(scales + 32 * g), x_scales + 4 * g, 4 * groups)
         store_bfloats(y, out, out_stride)
 
-    return numba.njit(error_model="numpy")(tile)
+    return numba.njit(error_model="numpy", fastmath=False)(tile)
 
 
 def _blocks(weight_bits: int, n_bits: int) -> Loop:
@@ -154,7 +154,7 @@ def _blocks(weight_bits: int, n_bits: int) -> Loop:
                     tile1(w, s, row, y, groups, 2 * outs)
                     r += 1
 
-    return numba.njit(error_model="numpy")(blocks)
+    return numba.njit(error_model="numpy", fastmath=False)(blocks)
 
 
 four_by_8, four_by_16 = _blocks(4, 8), _blocks(4, 16)

@@ -97,7 +97,8 @@ def _quantise(n_bits: int) -> Any:
                 x + 2 * GROUP * g, levels + bytes_ * GROUP * g, scales + at, offsets + at, totals + at, n_bits
             )
 
-    return numba.njit(error_model="numpy")(quantise)
+    return numba.njit(error_model="numpy", fastmath=False)(quantise)
 
 
+# Without leave to fuse a product and a sum, which callers' code has: the levels would depend on the CPU.
 quantise8, quantise16 = _quantise(8), _quantise(16)
