@@ -34,6 +34,7 @@ def quantised(x, bits):
     groups = x.float().numpy().reshape(len(x), -1, GROUP)
     most = np.float32(MOST[bits])
     top = np.abs(groups).max(-1, keepdims=True)
+    top[top < 2.0**-100] = 0
     inverse, scale = np.divide(most, top, where=top > 0, out=np.zeros_like(top)), top / most
     return np.rint(groups * inverse).astype(np.int64), scale.astype(np.float64)[..., 0]
 
