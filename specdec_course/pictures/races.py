@@ -64,5 +64,5 @@ def together_words(alone: Mapping[str, Race], both: Race) -> str:
         return f"{head}, about as much as {name} alone: they spend the same idle time."
     if both.interval[1] < product:
         share = both.ratio / product
-        return f"{head}, {share:.0%} of that: more than either alone, and less than both, for they share the idle time."
+        return f"{head}, {share:.0%} of that: more than either alone, less than the product: they share the idle time."
     return f"{head}: here they hardly got in each other's way."
