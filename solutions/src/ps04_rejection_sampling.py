@@ -5,7 +5,7 @@
 #
 # By the end you can write the rule of speculative decoding for one token and for a whole round; keep it exact where
 # both sides are filtered; design a statistical test whose size and power you can state; and find a fault that looks
-# like a saving of time.
+# like a saving of time. (Part 4 needs the optional lesson 04b, or some statistics.)
 #
 # | part | | minutes | points |
 # |---|---|---|---|
@@ -30,7 +30,7 @@ from specdec_ref.proof import draws_needed, enumerate_distribution, g_test, powe
 
 
 class Dice:
-    """A source of chance, as in the lesson. Everything that is random goes through these two methods."""
+    """A random source, as in the lesson. Everything that is random goes through these two methods."""
 
     def __init__(self, seed):
         self.generator = random.Random(seed)
@@ -53,22 +53,26 @@ def try_out(call, *arguments):
 
 
 # %% [markdown]
-# **What goes through this notebook.** Tokens are the whole numbers 0, 1, 2, ... A *distribution* is a list with one
-# probability for each token: with `p = [0.6, 0.3, 0.1]` token 0 comes in 60% of all cases. `p` is the target's
-# distribution, `q` the draft's. Wherever you return a distribution, or pass one to `source.categorical`, it may be a
-# list, a tuple, a NumPy array or a torch tensor; what you are given is a list of floats. Leave the lists that you are
-# given as they are, and return a new one, never the same list.
+# **What goes through this notebook.**
 #
-# **How your code is checked.** Where it draws, it gets a `source` with the two methods above, and every random choice
-# has to come from it. The checks put another source in its place, one that visits every answer with its probability
-# (section 3 of the lesson): your function is run once for each way in which its random choices can fall. So the
-# checks know the distribution of your result exactly, and luck plays no part. Two things follow. What your function
-# does may depend on its arguments and on the answers of `source` only. And the number of random choices has a limit,
-# 200 in one run: a loop that draws again *until* a token fits has no last branch, and cannot be enumerated. It is
-# not needed either: to draw again until a token is in a set is to draw once, from the distribution with 0 for all
-# other tokens, divided by its sum.
+# - Tokens are the whole numbers 0, 1, 2, ...
+# - A *distribution* is a list with one probability for each token: with `p = [0.6, 0.3, 0.1]`, token 0 has probability
+#   60%. `p` is the target's distribution, `q` the draft's.
+# - What you are given is a list of floats. What you return, or pass to `source.categorical`, may be a list, a tuple, a
+#   NumPy array or a torch tensor.
+# - Don't change the lists that you are given. Return a new list, even where it has the same numbers.
 #
-# You can enumerate, too, with `enumerate_distribution`. Here is a program that throws a coin, and then draws from a
+# **How your code is checked.** Code that draws gets a `source` with the two methods above. Every random choice has to
+# come from it. The checks replace it by a source that visits every answer with its probability, like the walk in section
+# 3 of the lesson: your function is run once for each way in which its random choices can fall. So the checks know the
+# distribution of your result exactly, and luck plays no part. Two things follow.
+#
+# - What your function does may depend only on its arguments and on the answers of `source`.
+# - In one run it may make at most 200 random choices. A loop that draws again *until* a token fits has no last way, so it
+#   can't be enumerated. You don't need one: drawing again until a token is in a set is the same as drawing once, from the
+#   distribution with 0 for all other tokens, divided by its sum.
+#
+# You can enumerate, too, with `enumerate_distribution`. Here is a program that flips a coin, then draws from a
 # distribution:
 
 # %%
@@ -81,8 +85,8 @@ print(enumerate_distribution(lambda source: (source.bernoulli(0.25), source.cate
 #
 # The draft model proposes a token $x$, drawn from $q$, so $q(x) > 0$. It is kept with probability
 # $\min(1, p(x)/q(x))$. First the decision itself, from a number $u$ that is uniform in $[0, 1)$: it may be 0, it is
-# never 1. Two things must hold at the ends: a token with $p(x) \ge q(x)$ is always kept, a token with $p(x) = 0$
-# never, whatever $u$ is.
+# never 1. Two things must hold at the ends, whatever $u$ is: a token with $p(x) \ge q(x)$ is always kept, and a
+# token with $p(x) = 0$ never.
 
 
 # %% solve="accept"
@@ -108,8 +112,8 @@ checks.accept(accept, points=1)
 # If the draft is dropped, the token comes from the *residual*: $\max(0, p - q)$, divided by its sum. Where $p = q$
 # there is nothing to divide by. In exact arithmetic nothing is ever dropped then; on a computer that rounds it can
 # happen, so the function has to return something sensible: a copy of $p$. (Rounding can also make $p$ and $q$ differ in
-# the last digit, and still leave no difference above 0. So ask the sum whether you can divide by it.) Where only a
-# little is missing, however little, that little is the residual, scaled up.
+# the last digit and still leave no difference above 0. So look at the sum, not at whether $p$ and $q$ are equal.) If
+# anything is missing, however little, it is the residual, scaled up.
 
 
 # %% solve="residual"
@@ -161,7 +165,7 @@ print("1 - sum of min(p, q):", 1 - sum(map(min, p, q)))
 #
 # 1. Keep the draft at place $i$ with probability $\min(1, p_i(x)/q_i(x))$.
 # 2. At the first draft that is dropped, draw a *correction* from the residual of that place. The round is over.
-# 3. If no draft was dropped, draw a *bonus* from the target's distribution behind the last draft.
+# 3. If no draft was dropped, draw a *bonus* from the target's distribution after the last draft.
 #
 # So each round ends with a token of the target's own. Three examples for drafts 5, 7, 2: if all are kept, the result
 # is `[5, 7, 2, bonus]`. If the second is dropped, it is `[5, correction]`, and the third draft does not matter any
@@ -197,7 +201,7 @@ checks.verify(verify, points=4)
 # <details><summary>Hint 1</summary>One loop over the drafts. There are two places where the function returns.
 # <details><summary>Hint 2</summary>Inside the loop, if the draft at place i is dropped: return the drafts before it,
 # and a token drawn from <code>residual(p[i], q[i])</code>.
-# <details><summary>Hint 3</summary>Behind the loop all drafts are kept. The last row is <code>p[len(drafts)]</code>,
+# <details><summary>Hint 3</summary>After the loop all drafts are kept. The last row is <code>p[len(drafts)]</code>,
 # and <code>p[-1]</code> is the same row.
 # </details></details></details>
 #
@@ -208,7 +212,7 @@ checks.verify(verify, points=4)
 
 # %% locked="one_round"
 def plain_draft(draft, prefix, gamma, source):
-    """gamma drafts behind `prefix`, and the distributions that they were drawn from."""
+    """gamma drafts after `prefix`, and the distributions that they were drawn from."""
     drafts, distributions = [], []
     for _ in range(gamma):
         q = draft(prefix + drafts)
@@ -288,13 +292,15 @@ checks.top_p(top_p, points=2)
 # that with stable=True only.)
 # </details></details>
 #
-# Now speculation with top-p. The user asked for a target **with** top-p: what comes out has to follow the filtered
-# $p$. The draft is filtered too, with the same mass, since its unlikely tokens would be dropped anyway. Write both
-# sides of one token: `propose` draws a draft and reports its distribution, `judge` keeps the draft or makes up for
-# it. The proof of the lesson holds for the distribution that the draft was **really** drawn from. Which one is that?
+# Now speculation with top-p. The user asked for a target **with** top-p, so what comes out has to follow the filtered
+# $p$. The draft's distribution is filtered too, with the same mass, since its unlikely tokens would be dropped anyway.
+# Write both sides of one token: `propose` draws a draft and reports a distribution; `judge` keeps the draft or draws a
+# correction. The proof of the lesson holds for the distribution that the draft was **really** drawn from. Which one is
+# that?
 #
-# Each side is also checked alone: `judge` then gets a right draft with a right distribution, as a list, which need not
-# come from your `propose`. In the checks on both, `judge` gets `reported` just as your `propose` returned it.
+# Both functions get distributions *before* any filter, except `reported`, which `judge` uses as it is. They are checked
+# alone and together. Alone, `judge` gets a correct draft and a correct `reported`, as a list; together, it gets exactly
+# what your `propose` returned.
 
 
 # %% solve="both_sides"
@@ -302,8 +308,8 @@ def propose(q, mass, source):
     """The draft's side: a token drawn from q after top-p.
 
     q: the draft model's distribution before any filter. mass: of top-p. source: as in part 2.
-    Returns the pair (x, reported): the token, and the distribution that it was drawn from, one probability for each
-    token with a sum of one.
+    Returns the pair (x, reported): the token, and the distribution that it was drawn from, with one probability for
+    every token of the vocabulary (0 for those left out) and a sum of one.
     """
     ### BEGIN SOLUTION
     reported = top_p(q, mass)
@@ -314,9 +320,9 @@ def propose(q, mass, source):
 def judge(p, x, reported, mass, source):
     """The target's side: keeps the draft x, or draws from a residual, by the rule of part 1.
 
-    p: the target's distribution before any filter. x: the draft. reported: the distribution that x was drawn from.
-    mass: of top-p. source: as in part 2.
-    Returns the token that comes out. If x is drawn from `reported`, this token follows p after top-p.
+    p: the target's distribution before any filter. mass: of top-p. x: the draft. reported: the distribution that x was
+    drawn from, already filtered. source: as in part 2.
+    Returns the token that comes out. If x was drawn from `reported`, it follows p after top-p.
     """
     ### BEGIN SOLUTION
     p = top_p(p, mass)
@@ -330,7 +336,7 @@ def judge(p, x, reported, mass, source):
 checks.both_sides(propose, judge, points=2)
 
 # %% [markdown]
-# <details><summary>Hint 1</summary>Each side filters its own distribution, once. Everything behind that happens with
+# <details><summary>Hint 1</summary>Each side filters its own distribution, once. Everything after that happens with
 # the filtered distributions: drawing, the ratio, the residual.
 # <details><summary>Hint 2</summary><code>reported</code> is the output of your <code>top_p</code>, and
 # <code>judge</code> uses it as it comes. A draft that top-p has taken out of p has probability 0 there: never kept.
@@ -353,15 +359,16 @@ print("what comes out:", try_out(enumerate_distribution, filtered_token))
 #
 # ★★★ · *15 minutes · 3 points*
 #
-# Enumeration needs a program that takes its chance from a source. Often you have none: you can only call a program
-# many times, and count. Design a test for that. It gets
+# Enumeration needs a program that takes its random choices from a source. Often there is none: you can only call the
+# program many times, and count. Write a test for that, `trusts(sample, distribution)`. It gets
 #
 # - `sample`, a function: `sample(n)` calls the program n times and returns the **counts** of its tokens, a list with
-#   one whole number for each token. It may be called several times; each call draws anew;
+#   one whole number for each token. You may call it several times; each call draws new tokens, and all of them count
+#   towards the budget below;
 # - `distribution`, the distribution that the program should have, a list: 2 to 8 tokens, each with a probability of 0
 #   or of at least 0.01.
 #
-# It returns True if there is no objection, False for an alarm. This is the contract, for **each** such distribution:
+# It returns True for "no objection" and False for "alarm". The contract has to hold for **every** such distribution:
 #
 # | | what | in figures |
 # |---|---|---|
@@ -371,14 +378,16 @@ print("what comes out:", try_out(enumerate_distribution, filtered_token))
 # | budget | draws in one run of the test, over all calls of `sample` | at most **40,000** |
 # | time | one run of the test | at most about **5 ms** |
 #
-# (Total variation is half of the sum of all $|p - q|$, as in the lesson.) The budget does not leave much room. So two
-# questions come before the code: which pair of distribution and fault, among all that the contract allows, needs the
-# most draws? And which way to compare counts and distribution sees a fault that is spread thinly over all tokens? How
-# the test works inside is up to you, and here you may draw random numbers of your own: this is the one part whose
-# check runs your code instead of enumerating it. `g_test`, `power` and `draws_needed` of the lesson are here:
-# `g_test(counts, distribution).p_value`, which wants at least 25 expected counts of each possible token;
-# `power(wrong_distribution, distribution, draws, size)`; `draws_needed(wrong_distribution, distribution, size,
-# wanted_power)`.
+# (Total variation is half of the sum of all $|p - q|$, as in the lesson.) The budget leaves little room. So two questions
+# come before the code. Which pair of distribution and fault, among all that the contract allows, needs the most draws?
+# And which way to compare counts with a distribution sees a fault that is spread thinly over all tokens?
+#
+# How the test works inside is up to you. You may draw random numbers of your own: this is the one part whose check runs
+# your code instead of enumerating it. Three functions of lesson 04b are here:
+#
+# - `g_test(counts, distribution).p_value`; each possible token needs an expected count of at least 25;
+# - `power(wrong_distribution, distribution, draws, size)`, of a G test;
+# - `draws_needed(wrong_distribution, distribution, size, wanted_power)`, for a G test.
 
 
 # %% solve="trusts"
@@ -596,7 +605,7 @@ print(picture) if isinstance(picture, str) else picture
 #
 # 1. Give the distribution that comes out as a formula in $p$, $q$ and $\beta = \sum \min(p, q)$. For which tokens is it more
 #    than $p$, for which less? (Look at your formula: $q > p$ is not quite the condition.) *(1 point)*
-# 2. Why is the residual, divided by its sum, just what is needed? Use the chance of a rejection. *(1 point)*
+# 2. Why is the residual, divided by its sum, exactly what is needed? Use the probability of a rejection. *(1 point)*
 # 3. What is the distribution of question 1 in the colleague's case, in numbers? Compare its distance from $p$ with the border of
 #    the test, and with what chance does to the shares of 1,000 draws. About how often would the test pass this engine,
 #    and how often a right one: nearly never, about half of the time, nearly always? So what is its pass worth?
