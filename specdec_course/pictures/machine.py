@@ -180,9 +180,15 @@ def cost_words(ranges: Mapping[int, tuple[float, float, float]], predicted: Mapp
     most = max(middle)
     words = [f"Largest gap: n = {worst}, measured {middle[worst]:.2f}, predicted {predicted[worst]:.2f}."]
     if cheap := [n for n in middle if middle[n] < 0.97]:
+        apart = all(ranges[n][2] < ranges[1][0] for n in cheap)
         words.append(
-            f"A pass over {' or '.join(map(str, cheap))} tokens is faster than one over a single token. No roofline "
-            "allows that: the kernel for one token is the slower one, so the unit of this figure is too large."
+            f"A pass over {' or '.join(map(str, cheap))} tokens took less than one over a single token, which no roofline "
+            "allows"
+            + (
+                ": the kernel for one token is the slower one, so the unit of this figure is too large."
+                if apart
+                else "; but the ranges overlap, so it may be noise."
+            )
         )
     room = "speculation has room here." if middle[most] < most / 2 else "little room here: drafts must be very good."
     words.append(f"{most} tokens in one pass cost {middle[most]:.1f} plain passes: {room}")
