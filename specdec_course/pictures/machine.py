@@ -182,8 +182,8 @@ def cost_words(ranges: Mapping[int, tuple[float, float, float]], predicted: Mapp
     if cheap := [n for n in middle if middle[n] < 0.97]:
         apart = all(ranges[n][2] < ranges[1][0] for n in cheap)
         words.append(
-            f"A pass over {' or '.join(map(str, cheap))} tokens took less than one over a single token, which no roofline "
-            "allows"
+            f"A pass over {' or '.join(map(str, cheap))} tokens took less than one over a single token, which no "
+            "roofline allows"
             + (
                 ": the kernel for one token is the slower one, so the unit of this figure is too large."
                 if apart
