@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 MIN_EXPECTED = 25.0
 """Smallest expected count of a cell: below it the chi-square tail is not to be trusted at sizes of 1e-6."""
@@ -49,8 +49,9 @@ def g_test(counts: Sequence[float], distribution: Sequence[float]) -> GTest:
         )
     if not dof:
         return GTest(0.0, 0, 1.0)
-    found = stats.power_divergence(observed, expected, lambda_="log-likelihood")
-    return GTest(float(found.statistic), dof, float(found.pvalue))
+    # As scipy.stats.power_divergence, which takes ten times as long to call: a test may be run thousands of times.
+    statistic = 2 * float(special.xlogy(observed, observed / expected).sum())
+    return GTest(statistic, dof, float(special.chdtrc(dof, statistic)))
 
 
 def power(alternative: Sequence[float], distribution: Sequence[float], draws: int, size: float) -> float:

@@ -29,10 +29,10 @@ class Wrong:
 
 
 def parts_as_they_should(wrong: Wrong, failed: set[str]) -> bool:
-    """Whether just the named parts failed, and perhaps some of those with a question mark; True where none is named."""
+    """Whether just the named parts failed, and perhaps some of those with a question mark."""
     must = {name for name in wrong.parts.split() if not name.endswith("?")}
     may = {name.rstrip("?") for name in wrong.parts.split()}
-    return not wrong.parts or must <= failed <= may
+    return must <= failed <= may
 
 
 @dataclass
@@ -78,7 +78,7 @@ def _parts_noted(failed: set[str]) -> Iterator[None]:
 
     def noted(check: Check, part: Callable[..., None], learners: Sequence[Any], rng: Random) -> tuple[str, bool]:
         failure, by_inputs = judge(check, part, learners, rng)
-        failed.update([part.__name__.strip("_")] if failure else [])
+        failed.update([part.__name__.strip("_").replace(" ", "_")] if failure else [])
         return failure, by_inputs
 
     with mock.patch.object(Check, "_failure", noted):

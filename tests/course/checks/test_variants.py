@@ -62,6 +62,7 @@ def test_messages_name_the_mistake_in_eight_of_ten_cases(name):
 def test_there_are_enough_of_each(name):
     assert len(VARIANTS[name].RIGHT) >= 3
     assert len(VARIANTS[name].WRONG) >= 10
+    assert not [wrong.name for wrong in VARIANTS[name].WRONG if not wrong.parts], "which parts have to fail?"
 
 
 @pytest.mark.parametrize("name", SETS)
