@@ -1,4 +1,7 @@
-"""The checks of the smallest problem set: a model for new ones, and what the tests of the grading are run on."""
+"""The checks of the smallest problem set: a model for new ones, and what the tests of the grading are run on.
+
+It is here, and not among the tests, because submissions are marked in a sandbox that holds nothing but the packages.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The page for a student: the notebook as it was graded, with the marks and comments at their places.
 
-nbgrader's own feedback shows 0.0 for a part that was not run or not marked, and names no part.
+It is one file that loads nothing from anywhere, so formulas stay as they were typed, in TeX. nbgrader's own feedback
+shows 0.0 for a part that was not run or not marked, and names no part.
 """
 
 from __future__ import annotations
@@ -11,6 +12,12 @@ from typing import Any
 from specdec_course.grading.course_folder import Course, read_json
 from specdec_course.grading.gradebook import Grade, grades
 from specdec_ref.files import write_atomic
+
+# nbconvert's page without the scripts that it would load from the network, for formulas, widgets and diagrams.
+PAGE = "{% extends 'lab/index.html.j2' %}" + "".join(
+    f"{{% block {name} %}}{{% endblock %}}"
+    for name in ("html_head_js", "html_head_js_mathjax", "html_head_js_mermaidjs", "jupyter_widgets")
+)
 
 
 def write_page(course: Course, book: Any, name: str, student: str) -> bool:
@@ -23,7 +30,9 @@ def write_page(course: Course, book: Any, name: str, student: str) -> bool:
         target.unlink(missing_ok=True)
         return False
     notebook = with_marks(nbformat.read(source, as_version=4), name, grades(course, book, name, student))
-    exporter = HTMLExporter(template_name="lab", exclude_input_prompt=True, exclude_output_prompt=True)
+    exporter = HTMLExporter(
+        template_name="lab", raw_template=PAGE, exclude_input_prompt=True, exclude_output_prompt=True
+    )
     page, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": f"{name}, {student}"}})
     write_atomic(target, page)
     return True

@@ -331,4 +331,19 @@ def _loop_calls_its_parts(generate: Any, rng: random.Random) -> None:
             raise wrong(f"parts.{name} was never called.", given=str(case), mistake=mistake)
 
 
-loop = Check("loop", [part for name, part in list(globals().items()) if name.startswith("_loop_")])
+loop = Check(
+    "loop",
+    [
+        _loop_writes_plain_text,
+        _loop_needs_as_many_passes,
+        _loop_keeps_both_caches,
+        _loop_runs_on_a_real_cache,
+        _loop_keeps_the_budget,
+        _loop_keeps_the_context,
+        _loop_trusts_no_draft,
+        _loop_stops_at_every_place,
+        _loop_follows_the_targets_distribution,
+        _loop_takes_any_prompt,
+        _loop_calls_its_parts,
+    ],
+)

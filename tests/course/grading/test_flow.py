@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -315,3 +317,16 @@ def test_feedback_holds_no_script_of_a_submission(course):
     assert "<script>alert" not in page and 'href="javascript' not in page
     assert "alert('w')" in page  # it is there, as text
     assert 'src="https://example.org' not in page and "<img src=https" not in page
+
+
+def test_feedback_loads_nothing_from_a_network_and_formulas_stay_readable(tmp_path):
+    course = Course(make_course(tmp_path))
+    hand_in(
+        course.root, "anna", submission(course.root, {**PERFECT, "why": "It is $\\sum_x \\min(p(x), q(x))$, so <= 1."})
+    )
+    assert grade(course, "auto") == 0 and grade(course, "feedback") == 0
+    page = course.feedback(NAME, "anna").read_text(encoding="utf-8")
+    assert "<script" not in page and not re.search(
+        r"""(src|href)=["'](https?:)?//|url\(["']?(https?:)?//|@import""", page
+    )
+    assert r"$\sum_x \min(p(x), q(x))$" in html.unescape(page)

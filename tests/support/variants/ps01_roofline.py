@@ -796,7 +796,13 @@ def ridge(chip):
         parts="left_of_ridge",
     ),
     *(
-        Wrong(f"stops at {limit:,}", {BATCH[0]: _batch(batches=f"range(1, {limit})")}, BATCH, "stop too early")
+        Wrong(
+            f"stops at {limit:,}",
+            {BATCH[0]: _batch(batches=f"range(1, {limit})")},
+            BATCH,
+            "stop too early",
+            parts="far_away" + " at_a_tie? short_context? with_caches?" * (limit < 2_000),
+        )
         for limit in (500, 1_000, 5_000, 9_000)
     ),
     Wrong(
