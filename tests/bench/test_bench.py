@@ -1,22 +1,27 @@
 """The benchmark: like work, counts by id, ratios with intervals, no conclusion that the noise does not allow."""
 
+import itertools
 import json
 import math
 import random
+from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 from click.testing import CliRunner
 from support.paths import ROOT
+from support.tiny_models import tiny_llama
 
 from specdec_course.pictures.bench import bench_figure
 from specdec_course.pictures.bench import main as draw
 from specdec_ref.arithmetic import shape_from_config
-from specdec_ref.bench import compare, explain, run
+from specdec_ref.bench import arms, compare, explain, run
 from specdec_ref.bench.arms import Sample, bytes_read, make_arms
 from specdec_ref.bench.compare import Ratio, UnlikeWork
 from specdec_ref.bench.run import comparisons
-from specdec_ref.bench.worker import Worker, WorkerFailed
+from specdec_ref.bench.worker import Worker, WorkerFailed, peak_bytes
+from specdec_ref.cli import main
 from specdec_ref.cli.bench import bench
 from specdec_ref.prompts import Prompt, read_prompts
 
@@ -211,6 +216,25 @@ def test_ratios_and_rows_follow_from_the_record(scripted):
         run.ratio(made, "transformers plain", "q4 plain", "three")
 
 
+def test_passes_are_averaged_per_token_so_that_bytes_and_tokens_agree(scripted):
+    made = record()
+    for by in made["samples"].values():
+        for i, repeats in enumerate(by.values()):
+            for each in repeats:
+                each["passes"] = 3 if i % 2 else 1  # of 3 tokens: 1 and 1/3 of a pass each
+    row = run.table(made)[0]
+    assert row["tokens_per_pass"] == pytest.approx(1.5)
+    assert row["weight_bytes_per_token"] == pytest.approx(100 / row["tokens_per_pass"])
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_fault_is_told_by_the_exit_code_too(scripted, tmp_path, options, capsys):
+    path = tmp_path / "r.json"
+    for found, code in (([], 0), ([{"arm": "q4 plain", "prompt": "one0", "kind": "error", "position": 3}], 1)):
+        path.write_text(json.dumps(record() | {"differences": found}), encoding="utf-8")
+        assert main(["bench", "--read", str(path), *options]) == code
+
+
 def test_the_picture_and_the_command_show_a_record(scripted, tmp_path):
     path, picture = tmp_path / "r.json", tmp_path / "r.png"
     path.write_text(json.dumps(record()), encoding="utf-8")
@@ -307,6 +331,27 @@ def test_an_embedding_that_is_only_looked_up_is_not_counted_as_read(tied):
     shape = shape_from_config(model.config)
     assert bytes_read(model) == shape.weight_bytes_read(1, "fp32")
     assert (bytes_read(model) == shape.weight_bytes("fp32")) == tied
+
+
+# The arms
+
+
+def test_the_first_token_is_timed_when_it_comes(monkeypatch):
+    """On a clock that is an hour further each time it is asked: at the start, at the first chunk, at the end."""
+    monkeypatch.setattr(arms, "load_model", lambda *a, **k: tiny_llama(1))
+    monkeypatch.setattr(arms, "fastest_threads", lambda model: 1)
+    monkeypatch.setattr(arms, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+    made, _ = make_arms("bf16", "tiny", 3, [])
+    sample = made["bf16 plain"]([1, 2, 3], 8)
+    assert (len(sample.tokens), sample.first_seconds, sample.seconds, sample.passes) == (8, 1, 2, 8)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says it there")
+def test_peak_memory_is_in_bytes():
+    """The system counts in units of 1,024 bytes, and calls them kB."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    known = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    assert 1024 * known <= peak_bytes() <= 1.01 * 1024 * known + 2**20
 
 
 # Real processes

@@ -401,3 +401,19 @@ def test_threads_are_chosen_by_what_a_pass_takes(crowded):
     assert measure.fastest_threads(model, (1, 2), clock=lambda: now) == (1 if crowded else 2)
     assert torch.get_num_threads() == before
     assert measure.fastest_threads(model, (1,)) == 1
+
+
+def test_what_the_first_pass_sets_up_does_not_decide_on_threads():
+    model, now, passes = tiny_llama(1), 0.0, []
+    real = model.forward
+
+    def forward(tokens, cache, rows=slice(None)):
+        nonlocal now
+        threads = torch.get_num_threads()
+        now += 100.0 if (threads, len(tokens)) not in passes else 1 / threads
+        passes.append((threads, len(tokens)) if threads == 2 else (1, len(tokens)))
+        return real(tokens, cache, rows)
+
+    passes.append((1, 1))  # one thread has been used before
+    model.forward = forward
+    assert measure.fastest_threads(model, (1, 2), repeats=1, clock=lambda: now) == 2

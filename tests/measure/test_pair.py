@@ -76,6 +76,17 @@ def test_measuring_is_cut_to_the_context_where_the_engine_is(prompt, gamma, draf
     assert result.verdict()
 
 
+def test_the_interval_is_that_of_accepted_over_tested():
+    """Wilson's, worked out: (p + z^2 / 2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n), p = 15/20."""
+    t = Tryout(1, rounds=40, emitted=60, tested=[20], accepted=[15])
+    assert t.alpha == 0.75 and t.alpha_interval() == pytest.approx((0.5313, 0.8881), abs=1e-4)
+
+
+def test_the_measured_speedup_is_a_geometric_mean():
+    """Twice as fast on one prompt and half as fast on another is no gain."""
+    assert tryout_with(2.0, 0.5).measured == pytest.approx(1.0)
+
+
 def tryout_with(*ratios):
     t = Tryout(1, rounds=2, emitted=3, tested=[2], accepted=[1], verify_cost={1: 1, 2: 1})
     for ratio in ratios:

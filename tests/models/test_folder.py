@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatch
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from specdec_ref import load_model
 from specdec_ref.models.config import LlamaConfig
 from specdec_ref.models.huggingface import HuggingFaceModel
 from specdec_ref.models.llama import Llama
-from specdec_ref.models.store.folder import read_json
+from specdec_ref.models.store.folder import find_folder, read_json
 
 IDS = torch.arange(3, 15)
 
@@ -219,6 +221,33 @@ def test_a_head_in_the_file_is_the_head(tmp_path, tied, head):
     model = load_model(folder, dtype="float64")
     torch.testing.assert_close(logits(model), expected(original), rtol=0, atol=1e-5)
     assert model.config.n_weights == sum(p.numel() for p in model.parameters())
+
+
+def test_a_head_that_differs_from_the_embedding_in_one_number_is_its_own(tmp_path):
+    original = build("llama", tie_word_embeddings=False).eval()
+    original.lm_head.weight.data = original.model.embed_tokens.weight.data.clone()
+    original.lm_head.weight.data[7, 0] += 1
+    model = load_model(save(original, tmp_path), dtype="float64")
+    assert not model.config.tied_head
+    torch.testing.assert_close(logits(model), expected(original), rtol=0, atol=1e-5)
+
+
+def test_an_end_token_of_id_0_ends_a_text(tmp_path):
+    folder = save(build("llama", eos_token_id=2), tmp_path)
+    edit(folder / "generation_config.json", eos_token_id=0)
+    assert load_model(folder, dtype="float32").eos_token_ids == (0,)
+
+
+def test_all_of_a_model_is_fetched_from_the_hub_and_nothing_that_runs_code(monkeypatch):
+    asked = {}
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **options: asked.update(options) or "folder")
+    assert find_folder("owner/name") == Path("folder")
+    wanted = ["config.json", "generation_config.json", "model.safetensors", "model-00001-of-00002.safetensors"]
+    wanted += ["model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"]
+    wanted += ["tokenizer.model", "vocab.txt", "merges.txt", "chat_template.jinja"]
+    left = ["pytorch_model.bin", "model.pt", "modeling_custom.py", "model.gguf", "model.onnx"]
+    fetched = [name for name in wanted + left if any(fnmatch(name, each) for each in asked["allow_patterns"])]
+    assert fetched == wanted
 
 
 # What is damaged or does not fit.

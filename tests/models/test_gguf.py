@@ -154,6 +154,14 @@ def test_user_defined_tokens_stay_whole_and_keep_their_text(tmp_path):
         load_model(written(tmp_path, entries | {"tokenizer.ggml.token_type": [*types[:-1], 6]}, **more), "float32")
 
 
+def test_the_unknown_token_is_a_token_and_no_text(tmp_path):
+    entries = {"tokenizer.ggml.token_type": [2, *ENTRIES["tokenizer.ggml.token_type"][1:]]}
+    tokenizer = GGUFFile(written(tmp_path, entries)).tokenizer()
+    ids = tokenizer.encode(f"he{TOKENS[0]}he")
+    assert ids == [TOKENS.index("he"), 0, TOKENS.index("he")]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "hehe"
+
+
 @pytest.mark.parametrize("begins", [True, False, None])
 @pytest.mark.parametrize("ends", [True, False, None])
 def test_texts_begin_and_end_as_the_file_says(tmp_path, begins, ends):

@@ -274,6 +274,8 @@ def test_short_convolutions_are_taken_where_transformers_can_roll_them_back():
         cache.truncate(8)
     cache.truncate(0)
     assert_close(target.forward(torch.tensor(ids), cache), uncached(target.model, ids), rough=False)
+    cache.truncate(5)  # once emptied it may be cut anywhere again
+    assert cache.length == 5
 
 
 class Flawed(nn.Module):
@@ -295,6 +297,8 @@ class Flawed(nn.Module):
         if self.flaw == "sums up what it saw":
             self.state = (self.state if use_cache else 0.0) + 0.1 * float(input_ids.sum())
             out.logits = out.logits + torch.linspace(0, self.state, VOCAB)
+        if self.flaw == "is a percent off" and use_cache:
+            out.logits = out.logits * 1.01
         if self.flaw == "knows no number":
             out.logits = out.logits * float("nan")
         return out
@@ -306,6 +310,7 @@ class Flawed(nn.Module):
         ("ignores its cache", "cannot truncate a cache of 0 tokens"),
         ("counts positions from 0", "after a roll-back its logits are off by up to"),
         ("sums up what it saw", "after a roll-back its logits are off by up to"),
+        ("is a percent off", "after a roll-back its logits are off by up to"),
         ("knows no number", "by up to nan"),
     ],
 )

@@ -128,6 +128,13 @@ def test_causal_mask_lets_a_token_see_the_past_and_itself():
     assert causal_mask(3, 2).int().tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
 
 
+def test_the_last_place_of_a_context_can_be_filled():
+    model = tiny_llama(4)
+    cache = model.new_cache(96)
+    model(torch.zeros(95, dtype=torch.long), cache)
+    assert len(model(torch.zeros(1, dtype=torch.long), cache)) == 1 and cache.length == model.max_context == 96
+
+
 def test_what_does_not_fit_is_refused_and_changes_nothing():
     model = tiny_llama(4)
     cache = model.new_cache(5)
@@ -147,6 +154,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
     [
         {"model_type": "mamba"},
         {"attention_bias": True},
+        {"mlp_bias": True},
         {"rope_scaling": {"rope_type": "linear", "factor": 8.0}},
         {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
         {"partial_rotary_factor": 0.5},

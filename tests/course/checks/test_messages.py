@@ -34,6 +34,16 @@ def test_an_error_comes_with_what_was_given_and_its_line():
     assert "\n  given     number=" in text and "add seed=7 to this call" in text
 
 
+def test_the_line_that_is_shown_is_the_one_that_failed_and_not_the_call():
+    def half(number):
+        return number / 0
+
+    def calls(number):
+        return half(number) + 1
+
+    assert "return number / 0" in message(doubles, calls)
+
+
 def test_what_is_not_written_yet_asks_for_no_other_inputs():
     def stub(number):
         raise NotImplementedError("write this")

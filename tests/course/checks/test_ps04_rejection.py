@@ -72,6 +72,17 @@ def test_more_branches_than_any_exercise_needs_are_refused():
         exact_distribution(lambda source: sum(source.bernoulli(0.5) for _ in range(15)))
 
 
+def test_a_second_source_of_randomness_that_agrees_with_itself_four_times_shows():
+    runs = []
+
+    def lucky(source):
+        runs.append(1)
+        return source.bernoulli(0.5) or len(runs) > 8  # of two branches each time: the same until the fifth
+
+    with pytest.raises(CheckFailed, match="come from `source`"):
+        exact_distribution(lucky)
+
+
 def test_a_second_source_of_randomness_shows():
     with pytest.raises(CheckFailed, match="come from `source`"):
         exact_distribution(lambda source: source.bernoulli(0.5) and random.random() < 0.5)

@@ -140,6 +140,14 @@ def test_two_students_never_become_one(course, given):
     assert len(result.placed) == 1 and "rename one" in result.left[0][1]
 
 
+def test_two_spellings_of_a_name_are_not_two_students(course, given):
+    """Where capitals do not count in names of files, one would overwrite the other."""
+    put(given, "Anna/ps01.ipynb", b"1")
+    put(given, "anna/ps04.ipynb", b"2")
+    result = collect(course, given)
+    assert len(result.placed) == 1 and "would both be 'anna': rename one" in result.left[0][1]
+
+
 def test_links_and_large_files_are_left_out(course, given, tmp_path):
     secret = tmp_path / "secret"
     put(secret, "ps01.ipynb", b"secret")

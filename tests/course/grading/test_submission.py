@@ -29,6 +29,7 @@ def given_notebook(*cells):
     made = nbformat.v4.new_notebook()
     for kind, name, source in cells:
         flags = {"solve": (False, True, False), "test": (True, False, True), "locked": (False, False, True), "": None}
+        flags["written"] = (True, True, False)
         cell = nbformat.v4.new_code_cell(source)
         if flags[kind]:
             grade, solution, locked = flags[kind]
@@ -102,6 +103,13 @@ def test_restoring_puts_everything_at_its_place_once():
         ("f", mine[0].source),
         ("test-f", SET.cells[2].source),
     ]
+
+
+def test_an_answer_that_was_split_is_put_together_in_its_order():
+    question = given_notebook(("written", "why", "Why?"))
+    pieces = [Cell("code", text, "why") for text in ("First,", "second,", "third.")]
+    (whole,) = restore(pieces, question, question).cells
+    assert whole.source.split() == ["First,", "second,", "third."]
 
 
 @pytest.mark.parametrize(

@@ -53,13 +53,6 @@ BUGS = [
         "course/grading/collect",
     ),
     bug(
-        "a file whose archive lies about its size is cut",
-        "specdec_course/grading/collect.py",
-        "content = file.read(MAX_BYTES + 1)",
-        "content = file.read(MAX_BYTES)",
-        "course/grading/collect",
-    ),
-    bug(
         "the pieces of a split answer in the wrong order",
         "specdec_course/grading/submission.py",
         'keeper.source = f"{cell.source}\\n\\n{keeper.source}"',
