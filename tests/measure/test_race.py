@@ -24,6 +24,8 @@ def test_ratios_are_taken_per_token_and_pair_by_pair():
     assert r.ratios == [2.0, 3.0, 4.0]
     assert (r.ratio, r.interval) == (3.0, (2.0, 4.0))
     assert str(r) == "3.00x (2.00 to 4.00 over 3 pairs of runs)"
+    longer = SpeculativeEngine(TARGET).generate([1], 6)
+    assert with_ratios(1.0, second=longer).ratios == [2.0], "in the same time it wrote twice as much"
 
 
 def test_the_prompts_pass_is_counted_apart():
