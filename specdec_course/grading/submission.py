@@ -140,6 +140,7 @@ def restore(submitted: Sequence[Cell], source: Any, released: Any) -> Restored:
     stubs = {c.metadata.nbgrader.grade_id: c for c in released.cells if graded(c)}
     result = Restored([])
     last = {c.grade_id: i for i, c in enumerate(submitted) if c.grade_id in wanted}
+    pieces: dict[str, list[str]] = {}  # of a written part, those before the last
     for i, cell in enumerate(submitted):
         true = wanted.get(cell.grade_id)
         if true is None:
@@ -151,11 +152,13 @@ def restore(submitted: Sequence[Cell], source: Any, released: Any) -> Restored:
             if kind == "solve":
                 result.cells.append(Cell("code", cell.source))
             elif kind == "written":
-                # What is read by a human is put together, so that no part of an answer is lost.
-                keeper = submitted[last[name]]
-                if cell.source.strip() not in (keeper.source.strip(), stubs[name].source.strip()):
-                    keeper.source = f"{cell.source}\n\n{keeper.source}"
+                text = cell.source.strip()
+                known = [submitted[last[name]].source, stubs[name].source, *pieces.get(name, ())]
+                if text not in map(str.strip, known):
+                    pieces.setdefault(name, []).append(text)
             continue
+        if name in pieces:  # what is read by a human is put together, so that no part of an answer is lost
+            cell = Cell(cell.kind, "\n\n".join([*pieces[name], cell.source]), name)
         if kind in ("test", "locked"):
             if cell.source.strip() != true.source.strip():
                 result.notes.append(f"{name}: changed, restored")

@@ -55,8 +55,8 @@ BUGS = [
     bug(
         "the pieces of a split answer in the wrong order",
         "specdec_course/grading/submission.py",
-        'keeper.source = f"{cell.source}\\n\\n{keeper.source}"',
-        'keeper.source = f"{keeper.source}\\n\\n{cell.source}"',
+        "[*pieces[name], cell.source]",
+        "[cell.source, *pieces[name]]",
         "course/grading/submission",
     ),
     bug(
