@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from specdec_ref.arithmetic import model_catalogue, model_shape, size_text
+from specdec_ref.arithmetic import accelerator, fit, model_catalogue, model_shape, size_text
 from specdec_ref.cli.arithmetic import kv, layers_text, roofline
 
 COMMANDS: dict[str, click.Command] = {"roofline": roofline, "kv": kv}
@@ -65,6 +65,13 @@ def test_kv_beside_the_weights_of_a_chip() -> None:
     assert values["sequences_that_fit"] == 54
     assert "the weights do NOT fit" in run("kv --model llama-3-70b --chip h100-sxm").output
     assert "1 sequence " in run("kv --model llama-3-70b --tp 2 --chip h100-sxm").output
+
+
+def test_what_fits_has_room_for_a_rounds_drafts_and_one_token_more() -> None:
+    """1,024 tokens fill 64 blocks of 16, and a round's 5 drafts and the token after them begin another."""
+    values = run_json("roofline --model llama-3-8b --chip h100-sxm --context 1024 --gamma 5")
+    plain, verified = (fit(model_shape("llama-3-8b"), accelerator("h100-sxm"), 1024 + n).sequences for n in (0, 6))
+    assert values["sequences_that_fit"] == verified < plain
 
 
 def test_roofline_of_70b_on_two_chips() -> None:

@@ -42,6 +42,13 @@ def test_rounding_is_torchs(x):
     assert loops.widen(np.uint16(got.view(torch.uint16).item())) == got.float().item() or got.isnan()
 
 
+@pytest.mark.parametrize("bits", [0x7FC00000, 0xFFC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FFF8000])
+def test_what_is_no_number_stays_none_whatever_its_bits(bits):
+    """Rounded as a number, one of these would become 0."""
+    x = np.array([bits], np.uint32).view(np.float32)[0]
+    assert np.isnan(x) and np.isnan(loops.widen(np.uint16(loops.narrow(x))))
+
+
 @given(st.floats(-87, 88, width=32))
 @settings(max_examples=500, deadline=None)
 def test_exp_is_off_by_rounding_alone(x):
@@ -53,6 +60,16 @@ def test_exp_at_its_ends():
     assert loops.exp(np.float32(-math.inf)) == 0 and loops.exp(np.float32(-1e4)) == 0
     assert loops.exp(np.float32(0)) == 1
     assert 1e38 < loops.exp(np.float32(1e9)) < math.inf
+
+
+def test_keys_and_values_that_lie_apart_are_put_together_first():
+    """Every second half of wider rows, and the transpose of `[length, heads, dim]`."""
+    q, wide = draw(2, 3, 8), draw(2, 10, 16, seed=1)
+    for keys, values in ((wide[..., :8], wide[..., 8:]), (wide.transpose(0, 1)[:2, :, :8],) * 2):
+        assert not keys.is_contiguous()
+        queries = q[:, : keys.shape[1]]
+        apart = rowwise.attention(queries, keys, values)
+        assert torch.equal(apart, rowwise.attention(queries, keys.contiguous(), values.contiguous()))
 
 
 def exact_attention(q, keys, values, mask=None):

@@ -179,8 +179,9 @@ def test_a_token_to_add_that_the_file_does_not_name_is_missed(tmp_path):
 
 
 def test_all_ids_that_end_a_text_end_it(tmp_path):
-    entries = {"tokenizer.ggml.eot_token_id": 0, "tokenizer.ggml.eom_token_id": 2}
-    assert load_model(written(tmp_path, entries), dtype="float32").eos_token_ids == (2, 0)
+    for eom, ends in ((5, (2, 0, 5)), (2, (2, 0))):
+        entries = {"tokenizer.ggml.eot_token_id": 0, "tokenizer.ggml.eom_token_id": eom}
+        assert load_model(written(tmp_path, entries), dtype="float32").eos_token_ids == ends
     assert load_model(written(tmp_path, {"tokenizer.ggml.eos_token_id": None}), dtype="float32").eos_token_ids == ()
 
 

@@ -162,6 +162,18 @@ def test_truncating_outside_the_cache_is_refused():
             cache.truncate(length)
 
 
+def test_a_chain_is_kept_and_the_smallest_gap_is_refused():
+    model = HuggingFaceModel(build("gpt2"))
+    cache = model.new_cache(9)
+    model.forward(torch.tensor(some_ids(6)), cache)
+    for gap in ([2, 4], [0, 1, 5]):
+        with pytest.raises(ValueError, match="cannot close the gaps"):
+            cache.keep(gap)
+    assert cache.length == 6
+    cache.keep([2, 3])
+    assert cache.length == 4
+
+
 def test_two_caches_of_one_model_do_not_mix():
     model, a, b = HuggingFaceModel(build("gemma3")), some_ids(9, 1), some_ids(9, 2)
     caches = [model.new_cache(9), model.new_cache(9)]

@@ -243,6 +243,13 @@ def test_a_temperature_without_meaning_is_refused(temperature):
         SpeculativeEngine(ScriptedModel(lambda t: [0.5, 0.5], 2)).generate([0], 2, temperature=temperature)
 
 
+@pytest.mark.parametrize("mass, stay", [(0.25, [1]), (0.26, [0, 1]), (0.75, [0, 1]), (0.76, [0, 1, 2, 3])])
+def test_typical_tokens_are_enough_where_they_hold_the_mass_exactly(mass, stay):
+    """The entropy is 1.75 bits, so the surprises 2, 1, 3 and 3 bits lie nearest in this order."""
+    logits = torch.tensor([[0.5, 0.25, 0.125, 0.125]], dtype=torch.float64).log()
+    assert Sampling(1.0, typical_p=mass).probs(logits)[0].nonzero().flatten().tolist() == stay
+
+
 @pytest.mark.parametrize("temperature", [1e-6, 1e6])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_extreme_temperatures_leave_a_distribution(temperature, dtype):

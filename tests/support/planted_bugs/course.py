@@ -81,4 +81,33 @@ BUGS = [
         "course/grading/sandbox",
         "course/grading/hostile",
     ),
+    bug(
+        "a mark with a decimal comma is refused",
+        "specdec_course/grading/tables.py",
+        'points, comment = row["points"].replace(",", "."), row.get("comment", "")',
+        'points, comment = row["points"], row.get("comment", "")',
+        "course/grading/flow",
+    ),
+    bug(
+        "the number of a roster's line without its heading",
+        "specdec_course/grading/tables.py",
+        'for line, row in enumerate(read_csv(path, ["id"]), 2):',
+        'for line, row in enumerate(read_csv(path, ["id"]), 1):',
+        "course/grading/collect",
+        "course/grading/flow",
+    ),
+    bug(
+        "points given by hand stay unseen after a new submission",
+        "specdec_course/grading/gradebook.py",
+        "        elif changed:\n            grade.needs_manual_grade = True\n",
+        "",
+        "course/grading/flow",
+    ),
+    bug(
+        "an older page stays where nothing was graded",
+        "specdec_course/grading/feedback.py",
+        "        target.unlink(missing_ok=True)\n",
+        "",
+        "course/grading/flow",
+    ),
 ]
