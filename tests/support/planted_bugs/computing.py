@@ -154,7 +154,8 @@ BUGS = [
     bug(
         "NaN has a largest entry",
         "specdec_ref/sampling/options.py",
-        'best, index = logits.max(-1)\n        _check_finite(best, "the model returned", "its weights or its precision are broken (try float32)")',
+        "best, index = logits.max(-1)\n"
+        '        _check_finite(best, "the model returned", "its weights or its precision are broken (try float32)")',
         "best, index = logits.max(-1)",
         "sampling/options",
         "engine/robustness",

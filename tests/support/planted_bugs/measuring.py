@@ -142,8 +142,8 @@ BUGS = [
     bug(
         "ratios are averaged, so that it matters which arm is named first",
         "specdec_ref/measure/pair.py",
-        "return math.exp(statistics.mean(math.log(r.ratio) for r in self.races))",
-        "return statistics.mean(r.ratio for r in self.races)",
+        "return math.exp(statistics.mean(math.log(r.total_ratio) for r in self.races))",
+        "return statistics.mean(r.total_ratio for r in self.races)",
         "measure/pair",
     ),
     bug(
