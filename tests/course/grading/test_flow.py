@@ -295,6 +295,19 @@ def test_a_failed_run_leaves_no_page_of_an_earlier_one(tmp_path):
     hand_in(course.root, "anna", b"")
     assert grade(course, "auto") == 1 and grade(course, "feedback") == 1
     assert not course.feedback(NAME, "anna").exists()
+    anna = exported(course)[1]["anna"]
+    assert (anna["test-mean /8"], anna["marked so far"]) == ("not run", ""), "the earlier points are of other code"
+
+
+def test_what_is_unchanged_is_graded_again_for_another_seed_alone(tmp_path):
+    course = Course(make_course(tmp_path))
+    hand_in(course.root, "anna", submission(course.root))
+    seeds = []
+    for options in (["--seed", "5"], ["--seed", "7"], ["--seed", "7"], []):
+        assert grade(course, "auto", *options) == 0
+        record = read_json(course.record(NAME, "anna"))
+        seeds.append((record["seed"], record["time"]))
+    assert [seed for seed, _ in seeds] == [5, 7, 7, 7] and seeds[1] == seeds[2] == seeds[3]
 
 
 def test_a_problem_set_that_was_not_released_is_told(tmp_path, capsys):
