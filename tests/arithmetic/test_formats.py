@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_ref.arithmetic import FORMATS, UnknownName, number_format, weight_formats
+from specdec_ref.arithmetic import FORMATS, UnknownName, number_format, size_text, weight_formats
 
 GGML = {"q4-0": "Q4_0", "q4-1": "Q4_1", "q8-0": "Q8_0", "mxfp4": "MXFP4", "bf16": "BF16", "fp16": "F16", "fp32": "F32"}
 
@@ -86,3 +86,11 @@ def test_integer_groups_of_any_size_count_one_scale_for_each_begun_group(bits: i
 def test_negative_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="not be negative"):
         FORMATS["bf16"].nbytes(-1)
+
+
+@pytest.mark.parametrize(
+    "nbytes, text",
+    [(10**9, "1.00 GB (0.93 GiB)"), (999_000_000, "999.00 MB (952.72 MiB)"), (2**30, "1.07 GB (1.00 GiB)")],
+)
+def test_sizes_turn_from_mb_to_gb_at_one_gb(nbytes: int, text: str) -> None:
+    assert size_text(nbytes) == text

@@ -488,3 +488,10 @@ def test_nothing_here_needs_torch() -> None:
         "assert not {'torch', 'transformers'} & set(sys.modules), 'torch was imported'"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+
+
+@pytest.mark.parametrize("tp, width", [(1, 10), (2, 5), (3, 4), (4, 3), (16, 1)])
+def test_a_width_that_does_not_divide_is_rounded_up_on_each_rank(tp: int, width: int) -> None:
+    assert Mlp(10).shard(tp).intermediate == width and tp * width >= 10
+    experts = Experts(4, 2, 10, shared_intermediate=10).shard(tp)
+    assert (experts.intermediate, experts.shared_intermediate) == (width, width)

@@ -66,6 +66,12 @@ def test_ratios_pair_each_repeat_with_its_neighbour():
     assert compare.prompt_ratios(first, second) == {"p": pytest.approx(2.0)}
 
 
+def test_one_disturbed_repeat_does_not_move_a_prompts_ratio():
+    first, second = [2.0, 2.2, 40.0], [1.0, 1.0, 1.0]
+    by = ({"p": [sample(seconds=s) for s in seconds]} for seconds in (first, second))
+    assert compare.prompt_ratios(*by) == {"p": pytest.approx(2.2)}
+
+
 def test_the_mean_is_geometric_so_that_no_arm_gains_by_being_named_first():
     ratios, domains = {"a": 4.0, "b": 0.25}, {"a": "x", "b": "x"}
     assert compare.summarise(ratios, domains).mean == pytest.approx(1.0)

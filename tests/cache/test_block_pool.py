@@ -405,3 +405,13 @@ def test_ten_thousand_requests_leave_nothing_behind():
     assert len(pool.cached) <= 24
     assert starved > 100 and reused_tokens > 100
     assert late - early < 4096
+
+
+def test_blocks_that_nobody_holds_cannot_be_offered_for_reuse():
+    """Another sequence may be handed them at any time, and writes other tokens."""
+    pool = BlockPool(4, 2)
+    table = pool.allocate(2)
+    pool.free(table)
+    with pytest.raises(ValueError, match="free already"):
+        pool.register(table, [1, 2, 3, 4])
+    assert not pool.cached

@@ -356,3 +356,11 @@ def test_ten_thousand_requests_leave_no_block_used_and_memory_flat():
     # What the pool knows of its 24 blocks comes and goes; an empty list left behind by each request would be 112,000.
     assert traced[1] - traced[0] < 40_000
     assert a_pool.block_pool.num_free == 24
+
+
+def test_blocks_that_are_reserved_weigh_as_much_as_filled_ones():
+    made = pool(num_blocks=10, block_size=4)
+    cache = made.new_sequence()
+    assert cache.nbytes == 0
+    cache.reserve(5)
+    assert cache.nbytes == made.nbytes * 2 // 10

@@ -154,6 +154,7 @@ def test_what_is_trained_gets_its_gradient(which):
         (((2, 3, 8), (1, 5, 8), (1, 5, 8), None), "don't fit"),
         (((2, 3, 8), (2, 5, 16), (2, 5, 16), None), "don't fit"),
         (((2, 3, 8), (2, 5, 8), (2, 5, 8), (3, 6)), r"a mask of \(3, 6\) for 3 rows and 5 keys"),
+        (((2, 3, 8), (2, 5, 8), (2, 5, 8), (2, 5)), r"a mask of \(2, 5\) for 3 rows and 5 keys"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(shapes, words):

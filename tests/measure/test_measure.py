@@ -296,6 +296,12 @@ def test_every_measurement_fits_a_small_context(max_context):
     assert times.work.kv_read_bytes == decode(measure.shape_of(tiny()), min(64, max_context - 1)).kv_read_bytes * 2
 
 
+def test_a_relative_cost_is_that_of_medians():
+    """Neither a lucky pass nor a disturbed one decides."""
+    seconds = {1: [1.0, 2.0, 9.0], 2: [2.0, 5.0, 6.0]}
+    assert measure.relative_cost(seconds) == pytest.approx({1: 1.0, 2: 2.5})
+
+
 def test_a_relative_cost_needs_a_pass_over_one_token():
     with pytest.raises(ValueError, match="include 1"):
         measure.relative_cost({2: [1.0]})

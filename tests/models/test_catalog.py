@@ -123,6 +123,13 @@ def test_silent_change_with_the_old_time_is_found_by_check(store):
     assert damage(folder, check=True) is None
 
 
+def test_the_command_hashes_again_where_it_is_asked_to(store, monkeypatch):
+    asked = []
+    monkeypatch.setattr(fetching, "fetch", lambda name, **options: asked.append(options["check"]) or catalog.home())
+    assert main(["fetch", "tiny"]) == 0 and main(["fetch", "tiny", "--check"]) == 0
+    assert asked == [False, True]
+
+
 def test_a_hash_is_that_of_the_whole_file(tmp_path):
     data = bytes(range(256)) * (5 << 12)  # 5 MiB: more than is read at a time
     (tmp_path / "file").write_bytes(data)

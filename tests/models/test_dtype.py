@@ -70,3 +70,10 @@ def test_two_processes_on_one_machine_choose_alike(isa):
     said = {subprocess.run(command, env=environment, check=True, capture_output=True).stdout for _ in range(3)}
     assert len(said) == 1
     assert isa is None or said == {b"torch.float32\n"}
+
+
+@pytest.mark.parametrize(
+    "short, full", [("bf16", "bfloat16"), ("fp16", "float16"), ("fp32", "float32"), ("fp64", "float64")]
+)
+def test_short_names_are_those_formats(short, full):
+    assert resolve_dtype(short) == resolve_dtype(full) == getattr(torch, full)

@@ -16,6 +16,7 @@ from specdec_ref import load_model
 from specdec_ref.models.config import LlamaConfig
 from specdec_ref.models.huggingface import HuggingFaceModel
 from specdec_ref.models.llama import Llama
+from specdec_ref.models.store.catalog import ModelNotAvailable
 from specdec_ref.models.store.folder import find_folder, read_json
 
 IDS = torch.arange(3, 15)
@@ -248,6 +249,13 @@ def test_all_of_a_model_is_fetched_from_the_hub_and_nothing_that_runs_code(monke
     left = ["pytorch_model.bin", "model.pt", "modeling_custom.py", "model.gguf", "model.onnx"]
     fetched = [name for name in wanted + left if any(fnmatch(name, each) for each in asked["allow_patterns"])]
     assert fetched == wanted
+
+
+@pytest.mark.parametrize("name", ["./model", "~/model", "/model", "../model"])
+def test_a_path_that_leads_nowhere_is_not_looked_up_on_the_hub(monkeypatch, name):
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *a, **k: pytest.fail("the hub was asked"))
+    with pytest.raises(ModelNotAvailable, match="no model"):
+        find_folder(name)
 
 
 # What is damaged or does not fit.

@@ -243,6 +243,14 @@ def test_a_temperature_without_meaning_is_refused(temperature):
         SpeculativeEngine(ScriptedModel(lambda t: [0.5, 0.5], 2)).generate([0], 2, temperature=temperature)
 
 
+@pytest.mark.parametrize("options", [{"logit_bias": {VOCAB: 1.0}}, {"bad_words": [[2, VOCAB]]}])
+def test_the_first_id_after_the_vocabulary_is_outside(options):
+    inside = {"logit_bias": {VOCAB - 1: 1.0}, "bad_words": [[2, VOCAB - 1]]}
+    Sampling(**{name: inside[name] for name in options}).bound(0, VOCAB, ())
+    with pytest.raises(ValueError, match=f"names token {VOCAB}: the vocabulary has ids 0 to {VOCAB - 1}"):
+        Sampling(**options).bound(0, VOCAB, ())
+
+
 @pytest.mark.parametrize("mass, stay", [(0.25, [1]), (0.26, [0, 1]), (0.75, [0, 1]), (0.76, [0, 1, 2, 3])])
 def test_typical_tokens_are_enough_where_they_hold_the_mass_exactly(mass, stay):
     """The entropy is 1.75 bits, so the surprises 2, 1, 3 and 3 bits lie nearest in this order."""
