@@ -72,10 +72,14 @@ if TYPE_CHECKING:
     from specdec_course.pictures.paging import pool_figure as pool_figure, pool_words as pool_words
     from specdec_course.pictures.paging import pool_stepper as pool_stepper
     from specdec_course.simulate import draw_lengths as draw_lengths, serve_contiguous as serve_contiguous
-    from specdec_course.simulate import serve_paged as serve_paged, fit_samples as fit_samples
-    from specdec_course.simulate import block_utilisation as block_utilisation
-    from specdec_course.pictures.paging import waste_figure as waste_figure, waste_words as waste_words
-    from specdec_course.pictures.paging import block_size_figure as block_size_figure
+    from specdec_course.simulate import serve_paged as serve_paged
+    from specdec_course.pictures.memory import memory_map as memory_map, memory_figure as memory_figure
+    from specdec_course.pictures.memory import memory_words as memory_words
+    from specdec_course.pictures.memory import waste_figure as waste_figure, waste_words as waste_words
+    from specdec_course.pictures.memory import block_costs as block_costs, block_cost_figure as block_cost_figure
+    from specdec_course.pictures.memory import block_cost_words as block_cost_words
+    from specdec_course.pictures.kernel_times import kernel_times as kernel_times, kernel_figure as kernel_figure
+    from specdec_course.pictures.kernel_times import kernel_words as kernel_words
 
     # Exactness: one draft as mass that moves, the tree of a round, tests that count
     from specdec_course.pictures.mass import one_step as one_step, mass_figure as mass_figure

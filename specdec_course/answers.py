@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from specdec_course.article.claims import WEIGHTS_70B
+from specdec_course.simulate import fit_samples
 from specdec_ref.arithmetic import accelerator, fit, kv_bytes, kv_bytes_per_token, model_shape
+from specdec_ref.cache import BlockPool
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ _gqa_token = kv_bytes_per_token(_shape)
 _chat = kv_bytes(_shape, 8192)
 _users = fit(_shape, _chip, 8192, tp=8).sequences
 _mla_token = kv_bytes_per_token(model_shape("deepseek-v3"))
+_pool = BlockPool(num_blocks=200, block_size=16)
+fit_samples(_pool, prompt=100, outputs=[50] * 4)
 
 QUESTIONS = {
     "chips for 70B": Question(
@@ -110,6 +114,17 @@ QUESTIONS = {
             int(0.9 * 8 * _chip.capacity) // _chat: "the weights take memory, too.",
             _users // 8: "that is with a key/value head for each of the 64 query heads.",
             _users + 1: "a last one that fits only in part does not fit: round down.",
+        },
+        counted=True,
+    ),
+    "blocks of four samples": Question(
+        _pool.num_used,
+        "blocks",
+        {
+            4 * _pool.blocks_for(150): "that is without sharing: four times the blocks of 150 tokens.",
+            7 + 4 * 4: "the prompt's own seventh block is free again once every sample has its copy of it.",
+            7 + 4 * 3: "the prompt's seventh block is partly filled: each sample writes into one of its own.",
+            6 + 4 * 3: "150 tokens take ten blocks, of which six are shared.",
         },
         counted=True,
     ),

@@ -1,31 +1,35 @@
 # %% [markdown]
 # # 03 · Paging the cache
 #
-# *75 minutes. You need lesson 02 (what a cache holds). No GPU.*
+# *105 minutes. You need lesson 02 (what a cache holds). No GPU.*
 #
-# Afterwards you have built a block pool with block tables, reference counts and copy-on-write; you can say what the
-# prefix cache may reuse and what it must recompute; you have put the pool under a real engine and seen the same text; and
-# you can measure what paging saves, and name what it does not.
+# By the end you will have written the core of a block pool: finding a position, sharing blocks, copying on write, rolling
+# back. You will know what a prefix cache may reuse and what it must recompute. You will have run a real engine on such a
+# pool and seen the same text come out, and you will have measured what paging saves and what it does not solve.
+#
+# Lessons 04 and 05 do not need this one: if you want speculation first, read them now and come back before lesson 13. And
+# if you want a break, the end of section 6 is the place.
 
 # %% [markdown]
 # ## A question first
 #
-# A server has memory for the keys and values of 15,700 tokens. Nobody knows how long an answer will be, so each request
-# reserves 2,048 tokens, the longest that the model allows. Prompts have 160 tokens on average, answers 340. Requests are
-# always waiting.
+# A server has room for the keys and values of 15,700 tokens. (That is what OPT-13B, a model of 13 billion weights, leaves
+# free on an A100 with 40 GB.) Nobody knows in advance how long an answer will be, so each request reserves 2,048 tokens,
+# the longest the model allows. Prompts have 160 tokens on average, answers 340. More requests are always waiting.
 #
-# At a random moment, what share of this memory holds a token? And what share is reserved, but will *never* hold one?
+# At a random moment, what share of this memory holds a token? What share is reserved but will *never* hold one? And how
+# many times as many requests could run at once if nothing were reserved? Write three numbers in place of `None`.
 
 # %%
-my_guess_used = 0.50  # share of the memory that holds a token
-my_guess_never = 0.20  # share that is reserved, and never will
-my_guess_gain = 1.5  # how many times as many requests run at once if no memory is reserved ahead
+my_guess_used = None  # percent of the memory that holds a token
+my_guess_never = None  # percent that is reserved and never will
+my_guess_gain = None  # times as many requests at once, without reservations
 
 # %% [markdown]
-# ## 1. What one piece of memory costs
+# ## 1. The cost of one piece
 #
-# The reference package can replay such a server, token by token. Lengths are drawn at random, with the averages of
-# ShareGPT chats that the paging paper reports.
+# Let us replay such a server, one decode step at a time. The lengths of requests are drawn at random, with the averages
+# that the paging paper reports for ShareGPT chats.
 
 # %%
 import numpy as np
@@ -34,23 +38,40 @@ import specdec_course as course
 
 prompts, outputs = course.draw_lengths(400, np.random.default_rng(0))
 reserving = course.serve_contiguous(prompts, outputs, "max", capacity=15_700, max_len=2048)
-print(f"holds a token:                 {reserving.token_states:4.0%}   (you guessed {my_guess_used:.0%})")
-print(f"reserved, will hold one later: {reserving.reserved:4.0%}")
-print(f"reserved, and never will:      {reserving.internal:4.0%}   (you guessed {my_guess_never:.0%})")
-print(f"too small for another request: {reserving.free:4.0%}")
+print("holds a token:                ", course.guess_text(my_guess_used, 100 * reserving.token_states, "%"))
+print("reserved, and never will:     ", course.guess_text(my_guess_never, 100 * reserving.internal, "%"))
+print(f"reserved, will hold one later: {100 * reserving.reserved:.1f} %")
+print(f"too small for another request: {100 * reserving.free:.1f} %")
 print(f"requests that run at a time:   {reserving.batch:.1f}")
 
 # %% [markdown]
-# Why not reserve less? Because a tensor is *one piece*: whoever needs one token more than was reserved would have to move
-# all of it. And batch size is throughput: a decode step reads all weights once, for however many requests (lesson 01).
+# Why does it reserve so much? Because a tensor is *one piece*: a request that outgrew its piece would have to be copied to
+# a larger one. And running so few requests at a time is expensive: a decode step reads all weights once, whether for seven
+# requests or for thirty (lesson 01).
 #
-# Operating systems had this problem in the 1960s. Their answer: cut memory into **blocks** of equal size, hand out one at
-# a time, and let each process keep a table of where its blocks are. Let us build that for a cache.
+# Would it help if every request told us its exact length? Here is the memory of both servers over 400 decode steps. Each
+# request is a band of slots, from the step at which it starts to the step at which it ends.
+
+# %%
+maps = {
+    "reserve 2,048 each": course.memory_map("max", prompts, outputs),
+    "reserve the exact length": course.memory_map("oracle", prompts, outputs),
+}
+course.show(course.memory_figure(maps), alt=course.memory_words(maps))
 
 # %% [markdown]
-# ## 2. A pool, and a table
+# On the left, red is reserved for nothing. On the right there is no red, since that server knows the future. And yet: blue
+# space waits for tokens to come, and grey holes are too small for the next request, though together they would be large
+# enough. Pieces of different sizes never fit together well.
 #
-# The pool only deals in block *numbers*. `refs` counts how many sequences hold a block; that is one or none, for now.
+# Operating systems had this problem in the 1960s. Their answer: cut memory into **blocks** of equal size, hand them out
+# one at a time, and let each process keep a table of where its blocks are. Let us build that for a cache.
+
+# %% [markdown]
+# ## 2. A pool and a table
+#
+# The pool deals only in block *numbers*. `refs` counts how many sequences hold a block: one or none, for now. A sequence
+# has a **block table**, the list of its blocks in order, which grows when the last block is full and not before.
 
 # %%
 from collections import deque
@@ -59,8 +80,8 @@ from collections import deque
 class Pool:
     def __init__(self, num_blocks, block_size):
         self.block_size = block_size
-        self.refs = [0] * num_blocks  # how many tables hold the block
-        self.free = deque(range(num_blocks))  # those that none holds, longest free first
+        self.refs = [0] * num_blocks  # how many tables hold each block
+        self.free = deque(range(num_blocks))  # blocks that no table holds, longest free first
 
 
 def allocate(pool, n):
@@ -72,69 +93,85 @@ def allocate(pool, n):
     return taken
 
 
+def append(pool, table, length, n):
+    """Make room for n tokens after the `length` that the table holds."""
+    needed = -(-(length + n) // pool.block_size)  # rounded up
+    table += allocate(pool, needed - len(table))
+
+
 # %% [markdown]
-# A sequence has a **block table**, a list of block numbers in order. It grows when the last block is full, and not
-# before.
+# Ann and Bob are two sequences that grow in turn, `n` tokens at a time. Where do their blocks go?
+
+# %%
+pool, n = Pool(num_blocks=8, block_size=4), 3
+ann, bob = [], []
+for length in (0, n, 2 * n):
+    append(pool, ann, length, n)
+    append(pool, bob, length, n)
+print(f"slots that Ann holds and does not use: {len(ann) * pool.block_size - 3 * n}")
+tables, lengths = {"Ann": ann, "Bob": bob}, {"Ann": 3 * n, "Bob": 3 * n}
+course.show(course.pool_figure(pool, tables, lengths), alt=course.pool_words(pool, tables))
+
+# %% [markdown]
+# Neither sequence lies in one piece, and neither had to say how long it would become. The most that a sequence can waste
+# is the rest of its last block.
+#
+# **Try it:** set `n` to 4, then to 6. How many blocks does Ann hold then, and how many slots are wasted? (One of the two
+# ends in an error. What does it say, and is it right?) Set `n` back to 3 before you go on.
+#
+# **Your turn (1 of 5).** To read position i of a sequence you need only one small function: look up the block in the
+# table, add the offset in the block. Block b begins at slot `b * block_size`. Write it, and run the cell: your function
+# is checked at once. Until it is right, the lesson goes on with one of ours.
 
 
 # %%
-def append(pool, table, length, n):
-    """Make room for n tokens after the `length` that the table holds."""
-    blocks_needed = -(-(length + n) // pool.block_size)  # rounded up
-    table += allocate(pool, blocks_needed - len(table))
-
-
 def slot(pool, table, i):
-    """Where position i lies in memory."""
-    return table[i // pool.block_size] * pool.block_size + i % pool.block_size
+    """Where position i of a sequence lies in memory."""
+    raise NotImplementedError("your code in place of this line")
 
 
+slot = course.blank("03 slot", slot)
+print("Ann's tokens lie in slots", [slot(pool, ann, i) for i in range(3 * n)])
+
+# %% [markdown]
+# And when a sequence ends, its table lets go:
+
+
+# %%
 def release(pool, table):
-    for block in reversed(table):
+    for block in reversed(table):  # the last block first; section 5 says why
         pool.refs[block] -= 1
         if pool.refs[block] == 0:
             pool.free.append(block)
 
 
-# %% [markdown]
-# Two sequences that grow in turns. Where do their blocks go?
-
-# %%
-pool = Pool(num_blocks=8, block_size=4)
-ann, bob, n = [], [], 3
-for length in (0, n, 2 * n):
-    append(pool, ann, length, n)
-    append(pool, bob, length, n)
-print(f"ann: {3 * n} tokens in blocks {ann};  bob: {3 * n} tokens in blocks {bob};  free: {list(pool.free)}")
-print("ann's tokens lie in slots", [slot(pool, ann, i) for i in range(3 * n)])
-print(f"slots that ann holds and does not use: {len(ann) * pool.block_size - 3 * n}")
 release(pool, bob)
-print("bob is gone; free:", list(pool.free))
+print("Bob is gone; free blocks:", list(pool.free))
 
 # %% [markdown]
-# Neither sequence is in one piece, and neither had to say how long it would be. `slot` is all that a reader needs to
-# know: block from the table, offset in the block. The most that a sequence can waste is the rest of its last block.
+# ## 3. Sharing, and copy on write
 #
-# **Try it:** set `n` to 4, then to 6. How many blocks does ann hold then, and how many slots are wasted? (One of the two
-# ends in an error. What does it say, and is it right?)
-
-# %% [markdown]
-# ## 3. Share, and copy on write
+# Four answers to *one* prompt should not store that prompt four times. Two tables may name the same block.
 #
-# Four answers to *one* prompt should not keep that prompt four times. Two tables may name the same block: **fork** copies
-# the list of numbers, and counts.
+# **Your turn (2 of 5).** `fork` makes a second table over the same blocks: a list of its own, and one more holder of each
+# block.
 
 
 # %%
 def fork(pool, table):
-    for block in table:
-        pool.refs[block] += 1
-    return list(table)
+    """A second table over the same blocks: a list of its own. Each block has one holder more."""
+    raise NotImplementedError("your code in place of this line")
 
 
+fork = course.blank("03 fork", fork)
+
+# %% [markdown]
+# Now let the slots hold something. A letter stands for one token's keys and values.
+
+
+# %%
 def write(memory, pool, table, length, text):
-    """Append letters to a sequence; a letter stands for one token's keys and values."""
-    for source, target in append(pool, table, length, len(text)) or []:
+    for source, target in append(pool, table, length, len(text)) or []:  # blocks to copy: none so far
         at, to = source * pool.block_size, target * pool.block_size
         memory[to : to + pool.block_size] = memory[at : at + pool.block_size]
     for i, letter in enumerate(text, start=length):
@@ -145,119 +182,105 @@ def read(memory, pool, table, length):
     return "".join(memory[slot(pool, table, i)] for i in range(length))
 
 
-# %%
 def two_endings():
-    pool, memory = Pool(8, 4), ["."] * 32
-    first = []
-    write(memory, pool, first, 0, "the cat ")
-    write(memory, pool, first, 8, "sa")
+    pool, memory, first = Pool(8, 4), ["·"] * 32, []
+    write(memory, pool, first, 0, "the cat sa")
     second = fork(pool, first)
     write(memory, pool, first, 10, "t down")
     write(memory, pool, second, 10, "ng")
-    print("first: ", repr(read(memory, pool, first, 16)), first)
-    print("second:", repr(read(memory, pool, second, 12)), second)
+    print("first: ", read(memory, pool, first, 16))
+    print("second:", read(memory, pool, second, 12))
+    slots = [memory[i : i + 4] for i in range(0, 32, 4)]
+    return pool, {"first": first, "second": second}, {"first": 16, "second": 12}, slots
 
 
-two_endings()
+pool, tables, lengths, slots = two_endings()
+assert slots[2] == list("sang"), "both sequences wrote into block 2"
+course.show(course.pool_figure(pool, tables, lengths, slots), alt=course.pool_words(pool, tables))
 
 # %% [markdown]
-# The cat sat, and the other cat sang. But that is not what is read: both wrote into the same half-full block, and the
-# later one won. In a real cache nothing crashes there: a sequence simply attends to *another sequence's* keys.
+# One cat sat down, the other sang. But that is not what we read: both wrote into the same partly filled block, and the
+# later one won. In a real cache nothing crashes there. A sequence simply attends to *another sequence's* keys.
 #
-# Full blocks may be shared without any care: nobody will ever write to them again. Only the last block, half full and
-# held by several, needs a rule. **Copy on write**: whoever wants to write there first takes a block of his own, copies,
-# and lets go of the shared one. `append` is the place where this is known:
+# Full blocks can be shared without any care, since nobody will write to them again. Only a partly filled last block that
+# several sequences share needs a rule, **copy on write**: before writing, a sequence copies that block into one of its
+# own and drops the shared one. `append` is where we find out.
+#
+# **Your turn (3 of 5).** Three lines are missing, for the case that the last block is shared:
+#
+# 1. take the last block out of the table, and call it `source`;
+# 2. it has one holder less;
+# 3. the `fresh` blocks come in its place, at the end of the table.
 
 
 # %%
-def append(pool, table, length, n):
-    """As above; returns the (source, target) blocks whose content has to be copied before writing."""
-    half_full = n > 0 and length % pool.block_size > 0
-    shared = half_full and pool.refs[table[-1]] > 1
-    fresh = allocate(pool, -(-(length + n) // pool.block_size) - len(table) + shared)
-    copies = []
-    if shared:
-        copies = [(table.pop(), fresh[0])]
-        pool.refs[copies[0][0]] -= 1
-    table += fresh
-    return copies
+def append_cow(pool, table, length, n):
+    """Make room for n tokens; returns the (source, target) blocks to copy before writing."""
+    needed = -(-(length + n) // pool.block_size) - len(table)
+    shared = n > 0 and length % pool.block_size > 0 and pool.refs[table[-1]] > 1
+    fresh = allocate(pool, needed + shared)  # one more block if one has to be copied
+    if not shared:
+        table += fresh
+        return []
+    raise NotImplementedError("your three lines in place of this one, and then:")
+    # return [(source, fresh[0])]
 
 
-two_endings()
+append = course.blank("03 append_cow", append_cow)
+pool, tables, lengths, slots = two_endings()
+assert "".join(slots[2]) == "sang" and "".join(slots[3]) == "sat ", "each wrote into a block of its own"
+course.show(course.pool_figure(pool, tables, lengths, slots), alt=course.pool_words(pool, tables))
 
 # %% [markdown]
-# Block 2 was shared; the first writer moved to a block of its own, the second then held block 2 alone and wrote in
-# place. One block was copied, not three.
+# Block 2 was shared. The first writer moved to a copy, block 3; after that the second sequence held block 2 alone and
+# wrote in place. One block was copied, not three.
 #
-# One thing is easily got wrong: `allocate` comes *before* anything else changes. If it raises, table and counts are as
+# One detail is easy to get wrong: `allocate` comes *before* anything else changes. If it raises, table and counts are as
 # they were, and the request can wait and try again.
 
 # %% [markdown]
-# ## 4. The same, in the package
+# ## 4. Rolling back
 #
-# That was the pool, in some forty lines. The package's `BlockPool` has the same moves: `extend` is our `append`, `share`
-# our `fork`, `free` our `release`. Do both agree? Thousands of random operations, on a pool that is often full, and
-# everything is compared after each: copies, tables, counts, and the *order* of the free queue.
+# Why does a course on speculative decoding care? Speculation works in rounds (lesson 05). Each round writes a few guessed
+# tokens into the cache, checks them all in one forward pass, and then removes those that were wrong. A guess may have
+# opened a new block, and that block should go back at once.
+#
+# **Your turn (4 of 5).** Keep the blocks that hold one of the first `length` tokens, release the others, and shorten the
+# table *in place*: `del table[k:]` does that.
+
 
 # %%
-import random
-from collections import Counter
-
-from specdec_ref.cache import BlockPool, OutOfBlocks
-
-
-def outcome(operation, *arguments):
-    try:
-        return operation(*arguments)
-    except (MemoryError, OutOfBlocks):
-        return "refused"
+def truncate(pool, table, length):
+    """Keep the blocks of the first `length` tokens, and let go of the others; changes the table."""
+    raise NotImplementedError("your code in place of this line")
 
 
-def agree(steps=5000, seed=0):
-    rng, seen = random.Random(seed), Counter()
-    mine, package = Pool(12, 4), BlockPool(12, 4)
-    sequences = [{"mine": [], "package": [], "length": 0} for _ in range(5)]
-    for step in range(steps):
-        s, other, op = rng.choice(sequences), rng.choice(sequences), rng.choice(["append", "append", "fork", "release"])
-        if op == "append":
-            a, n = s["length"], rng.randint(1, 6)
-            result = outcome(append, mine, s["mine"], a, n)
-            assert result == outcome(package.extend, s["package"], a, a + n), f"operation {step}: {op}"
-            s["length"] += 0 if result == "refused" else n
-            op = "append refused" if result == "refused" else "append with a copy" if result else "append"
-        elif op == "fork":
-            if other["length"]:
-                continue  # its place is taken
-            other |= {"mine": fork(mine, s["mine"]), "package": package.share(s["package"]), "length": s["length"]}
-        elif op == "release":
-            release(mine, s["mine"])
-            package.free(s["package"])
-            s |= {"mine": [], "package": [], "length": 0}
-        seen[op] += 1
-        assert s["mine"] == s["package"] and mine.refs == [b.refs for b in package.blocks], f"operation {step}: {op}"
-        assert list(mine.free) == list(package.free_queue), f"operation {step}: {op}"
-    return dict(seen)
+truncate = course.blank("03 truncate", truncate)
 
-
-print("equal after every one of these operations:")
-for operation, times in agree().items():
-    print(f"{times:5} x {operation}")
+# %%
+pool, ann = Pool(8, 4), []
+append(pool, ann, 0, 10)
+print("10 tokens:                ", ann)
+append(pool, ann, 10, 7)
+grown = len(ann)
+print("7 guesses more:           ", ann)
+truncate(pool, ann, 12)
+print("2 of them were right:     ", ann, "- free:", list(pool.free))
+assert grown - len(ann) == 2, "two blocks came back"
 
 # %% [markdown]
-# **Try it:** break your `append`, `fork` or `release`: leave out a count, or the copy. How many operations does it take
-# until an assertion fails? It says so.
-#
-# What the package adds: errors that say what to do, a double free refused, `truncate` for rolling back, and the part
-# that comes next.
+# That is the pool, in about forty lines. The package's `BlockPool` has the same moves: `extend` is our `append`, `share`
+# our `fork`, `free` our `release`, and `truncate` is `truncate`. It adds errors that say what to do, refuses to free a
+# block twice, and has the part that comes next.
 
 # %% [markdown]
-# ## 5. Found again: the prefix cache
+# ## 5. The prefix cache
 #
-# A chat begins with the same system prompt for every user. When the first request has ended, its blocks are free, but
-# what they hold is still there, until they are handed out again. If a new prompt begins in the same way, take them.
+# A chat service begins every prompt with the same system prompt. When a request has ended its blocks are free, but what
+# they hold is still there until they are handed out again. If a new prompt begins in the same way, it can take them.
 #
-# How is a block found? By a hash of what it holds. Of its tokens alone? Look at the keys of the *same token*, at the same
-# place, after different beginnings, in the real model:
+# How is a block found? By a hash of what it holds. Is a hash of its tokens enough? Look at the keys of the *same token*,
+# at the same position, after different beginnings, in the real model:
 
 # %%
 import torch
@@ -279,13 +302,14 @@ def keys_of_last(text):
 a = keys_of_last("The old river bank")
 b = keys_of_last("She robbed a bank")
 for layer in (0, 1, target.config.n_layers - 1):
-    difference = (a[layer] - b[layer]).norm() / a[layer].norm()
-    print(f"layer {layer:2}: keys of ' bank' differ by {difference:.0%}")
+    difference = ((a[layer] - b[layer]).norm() / a[layer].norm()).item()
+    print(f"layer {layer:2}: the keys of ' bank' differ by {difference:.0%}")
+assert torch.equal(a[0], b[0]) and not torch.allclose(a[1], b[1], atol=0.01)
 
 # %% [markdown]
-# In layer 0 a key knows only its token and its position; from layer 1 on it has attended to what came before. So a block
-# is only the same if *everything before it* is the same, too. The hash of a block therefore takes in the hash of its
-# parent, which stands for the whole prefix:
+# In layer 0 a key depends only on its token and its position. From layer 1 on, the token has attended to what came before
+# it, and its key shows that. So two blocks are the same only if *everything before them* is the same, too. The hash of a
+# block therefore covers the hash of the block before it, its parent, which stands for the whole prefix:
 
 # %%
 from specdec_ref.cache import hash_block
@@ -302,63 +326,75 @@ def chain(text, block_size=4):
 
 for text in ("Hi! Tell me", "Hi! Tell us", "Yo! Tell me"):
     print(*chain(text), sep="   ")
+assert chain("Hi! Tell me") == chain("Hi! Tell us") and chain("Hi! Tell me")[1] != chain("Yo! Tell me")[1]
 
 # %% [markdown]
-# The first two agree in both full blocks. In the third, `Tell` has another parent, so another name. What is left behind
-# the last full block has no hash: it may still be written to.
+# The first two texts agree in both full blocks. In the third, `Tell` has another parent, and so another hash. The rest
+# after the last full block has no hash: it may still be written to.
 #
-# Three rules follow. The first and the last were bugs in real servers once (see the sources):
+# Three rules follow. Breaking the first or the last was once a bug in real servers (see the sources):
 #
-# - a block that is handed out again must **lose its hash**, or a new prompt finds another text's keys;
-# - blocks are freed **last one first**, so that a prefix outlives what was built on it: without its parent a block cannot
-#   be found any more;
-# - **one token is always left over**. Even if the whole prompt is known: a cache holds keys and values, but what the next
-#   token is to be comes from *logits*, and these must be computed.
+# - A block that is handed out again must **lose its hash**, or a new prompt finds another text's keys.
+# - Blocks are freed **last one first**, so that a prefix outlives what was built on it. Without its parent a block cannot
+#   be found any more.
+# - **At least one token is left to compute**, even if the whole prompt is known. A cache holds keys and values, but the
+#   next token comes from *logits*, which nobody has stored.
+#
+# **Your turn (5 of 5).** Blocks are reused whole. So how many blocks of a prompt may be reused at most, if all of it is
+# known? Mind the third rule.
+
 
 # %%
+def reusable(n_tokens, block_size):
+    """The most blocks of a known prompt that may be reused: whole ones, and at least one token is left to compute."""
+    raise NotImplementedError("your code in place of this line")
+
+
+reusable = course.blank("03 reusable", reusable)
+
+# %% [markdown]
+# The package's pool keeps to it. Eight tokens fill two blocks of four exactly; the same eight tokens come again:
+
+# %%
+from specdec_ref.cache import BlockPool
+
 pool = BlockPool(num_blocks=8, block_size=4)
-table, prompt = [], list(range(100, 108))  # eight tokens: exactly two blocks
+table, prompt = [], list(range(100, 108))
 pool.extend(table, 0, len(prompt))
 pool.register(table, prompt)
 pool.free(table)
 
 again = pool.reuse_prefix(prompt)
-known = 4 * len(again)
-print(f"the same 8 tokens again: {len(again)} block found, so {known} tokens known, {8 - known} to compute")
+assert len(again) == reusable(len(prompt), 4) == 1
+print(f"found: {len(again)} block, so {4 * len(again)} tokens are known and {len(prompt) - 4 * len(again)} to compute")
 pool.free(again)
-pool.free(pool.allocate(8))  # somebody needs all of the memory
-print("after that memory was used by others:", pool.reuse_prefix(prompt))
+pool.free(pool.allocate(8))  # others need all of the memory
+print(f"after others have used all of the memory: {len(pool.reuse_prefix(prompt))} blocks found")
+
+# %% [markdown]
+# For the logits one token would be enough. But its key and value have to be written somewhere, and a block that others may
+# find must not be written to. So that token's whole block is computed again.
 
 # %% [markdown]
 # ## 6. Watch it
 #
-# Eight blocks of four slots, and letters for tokens. Colours say who holds a block; two colours mean that two do. `#`
-# marks a block that can be found by its hash; grey letters are left from a sequence that is gone. Below is the free queue.
+# Eight blocks of four slots, and letters for tokens. Colours say who holds a block, and two colours mean that two do. `#`
+# marks a block that can be found by its hash. Grey letters are left over from a sequence that is gone.
 #
-# First one moment as a still picture: A was forked as B, and B has just written.
-
-# %%
-steps = course.pool_tour()
-s = steps[4]
-course.show(
-    course.pool_figure(s.pool, s.tables, s.lengths, s.slots, title=s.title),
-    alt=course.pool_words(s.pool, s.tables, s.title),
-)
-
-# %% [markdown]
-# Now step through the whole story. Before each step, say what will happen: which block is taken, what becomes of the
-# counts, where in the queue a freed block goes. Three moments to look out for:
+# The story opens at step 9, where C begins like A and B did: it finds what they left behind, though both are gone. Which
+# blocks left the *middle* of the free queue? Then go back to step 1 and walk through all of it. Before each step say what
+# will happen: which block is taken, what happens to the counts, where in the queue a freed block goes. Two more moments:
 #
-# - step 9: C finds what A and B left behind, though both are gone. Which blocks leave the *middle* of the queue?
 # - step 10: D needs blocks. Whose memory is forgotten, and why those?
 # - step 12: E begins like B did, and yet only two of B's blocks are found.
 
 # %%
-course.pool_stepper(steps)
+steps = course.pool_tour()
+course.pool_stepper(steps, step=9)
 
 # %% [markdown]
-# **Your own story.** Change the operations, and predict the table before you run the cell. (A full pool raises
-# `OutOfBlocks`, and nothing has happened.)
+# **Your own story.** Change the operations, and predict y's table before you run the cell. (A full pool raises
+# `OutOfBlocks`, and then nothing has happened.)
 
 # %%
 mine = course.PoolRecorder(num_blocks=8, block_size=4)
@@ -366,87 +402,92 @@ mine.start("x", "to be or not")
 mine.fork("x", "y")
 mine.append("y", " to be")
 mine.free("x")
-my_prediction_of_ys_table = [0, 1, 2, 3]
+my_prediction_of_ys_table = None  # such as [0, 1, 2, 3]
 print("y's table:", mine.tables["y"], "- you said", my_prediction_of_ys_table)
-course.pool_stepper(mine.snapshots)
+course.pool_stepper(mine.snapshots, step=len(mine.snapshots))
 
 # %% [markdown]
 # ## 7. Under the real model
 #
 # Now the slots hold keys and values. `PagedKVPool` keeps them for all layers in one tensor, `[layers, heads, blocks,
-# block_size, head_dim]`. Writing goes to `slot(i)`; attention *gathers* a sequence's blocks through its table, and is
-# plain attention from there on.
+# block_size, head_dim]`. New tokens are written to `slot(i)`. Attention first *gathers* a sequence's blocks through its
+# table, and from there on it is plain attention.
 #
-# To make it hard, hand the blocks out in reverse order, and feed the prompt in uneven pieces. Blocks are small here, 8
+# To make it hard, we hand the blocks out in reverse order and feed the prompt in uneven pieces. Blocks are small here, 8
 # tokens, so that we see some of them come and go.
 
 # %%
 from specdec_ref import encode_prompt
 from specdec_ref.cache import PagedKVPool
 
-ids = encode_prompt(course.prompt("rewrite-1").messages, target)
+ids = encode_prompt(course.prompt("summary-2").messages, target)
 kv = PagedKVPool(target, num_blocks=128, block_size=8)
 kv.block_pool.free(kv.block_pool.allocate(128))  # freed last one first: the queue now begins with block 127
 
 dense, paged = target.new_cache(len(ids)), kv.new_sequence()
 target.forward(torch.tensor(ids), dense, slice(0))
 for piece in torch.tensor(ids).split(13):
-    logits = target.forward(piece, paged, slice(-1, None))
+    target.forward(piece, paged, slice(0))
 
 keys, values = paged.gather()
 apart = max((keys - dense.keys).abs().max().item(), (values - dense.values).abs().max().item())
 print(f"{len(ids)} tokens in blocks {paged.table}")
-print(f"largest difference to one contiguous pass: {apart:.1e}, beside numbers up to {values.abs().max():.0f}")
-print(f"the pool: {kv.nbytes / 1e6:.0f} MB; this sequence holds {paged.nbytes / 1e6:.1f} MB")
+print(f"largest difference from one contiguous pass: {apart:.1e}, beside numbers up to {values.abs().max():.0f}")
+assert apart < 1e-3 * values.abs().max()
 paged.truncate(0)  # gives all blocks back
 
 # %% [markdown]
-# (float32 rounds after some seven digits, and pieces of 13 add in another order than one pass does: hence not quite 0.)
+# (float32 keeps about seven digits, and pieces of 13 tokens are summed in another order than one pass: hence not quite 0.)
 #
-# The engine takes the pool as an argument, and changes nothing else. The loop is that of lesson 05; here you need to know
-# only that `gamma=6` lets a round write up to six *guessed* tokens into the cache, of which the wrong ones are taken
-# back.
+# The engine takes the pool as an argument; nothing else changes. With `gamma=6`, each round writes up to six guessed
+# tokens into the cache and removes the wrong ones. The guesses are what followed the last words where they stood before in
+# the text. `trust=None` makes it guess boldly, all six even after a single matching word: we want to see wrong guesses.
 
 # %%
 from specdec_ref import NGramDrafter, SpeculativeEngine
-from specdec_ref.measure import compare_greedy
 
-on_dense = SpeculativeEngine(target, NGramDrafter(), gamma=6)
-on_pages = SpeculativeEngine(target, NGramDrafter(), gamma=6, pool=kv)
-held = []
+on_dense = SpeculativeEngine(target, NGramDrafter(trust=None), gamma=6)
+on_pages = SpeculativeEngine(target, NGramDrafter(trust=None), gamma=6, pool=kv)
+rounds = []
 
 
 def watch(run, round_):
-    drafted = len(round_.proposal.tokens)
-    fullest = run.cache.length - len(round_.kept) + 1 + drafted  # one pending token and the guesses were written
-    held.append((drafted, round_.verdict.accepted, fullest, run.cache.length, len(run.cache.table)))
+    guessed, length = len(round_.proposal.tokens), run.cache.length
+    before = length - len(round_.kept)  # tokens in the cache when the round began
+    rounds.append((guessed, round_.verdict.accepted, before + 1 + guessed, length, len(run.cache.table)))
 
 
 a = on_dense.generate(ids, max_new_tokens=48)
 b = on_pages.generate(ids, max_new_tokens=48, on_round=watch)
 print(b.text)
-print("\ndense and paged:", compare_greedy(a.tokens, b.tokens, target, ids))
+assert a.tokens == b.tokens, "dense and paged write the same tokens"
+
+# %% [markdown]
+# The dense cache gave the same tokens, or the last line would have failed. And here is what happened to the blocks. Each
+# round writes one token that was pending (lesson 05 says why) and the guesses, and keeps what was right. In rounds with "0
+# of 0" nothing was guessed, since the last word had not occurred before.
 
 # %%
-for drafted, accepted, fullest, length, blocks in held:
-    peak = kv.block_pool.blocks_for(fullest)
-    print(f"{accepted} of {drafted} accepted: {fullest} tokens in {peak} blocks, then {length} in {blocks}", end="")
-    print(f"   <- {peak - blocks} given back" if peak > blocks else "")
-print("never a block more than needed:", all(b == kv.block_pool.blocks_for(n) for *_, n, b in held))
-print("in use when all is over:", kv.block_pool.num_used, "blocks")
+given_back = 0
+for guessed, accepted, written, length, blocks in rounds:
+    peak = kv.block_pool.blocks_for(written)
+    given_back += peak - blocks
+    note = f"   <- {peak - blocks} given back" if peak > blocks else ""
+    print(f"{accepted} of {guessed} right: {written} tokens in {peak} blocks, then {length} in {blocks}{note}")
+assert given_back > 0, "no wrong guess opened a block: take another prompt"
+assert kv.block_pool.num_used == 0, "after the last token all blocks are free"
 
 # %% [markdown]
-# A wrong guess may have opened a new block; rolling back gives it back at once. This is what `truncate` is for, and why
-# a speculative engine needs a few blocks more than it keeps.
+# That is what `truncate` is for, and why a speculative engine needs room for a few more blocks than it keeps.
 
 # %% [markdown]
-# ## 8. One prompt, four answers
+# ## 8. Sharing under the real model
 #
-# Fork the prompt for four samples, and let each go on for 16 tokens. How many blocks do they hold together, and how many
-# would they with a copy each?
+# **One prompt, four answers.** Fork the prompt for four samples, and let each go on for 16 tokens. How many blocks of 16
+# do the four hold together? (Section 7 printed the prompt's length.)
 
 # %%
-my_guess_blocks = 30
+my_guess_blocks = None
 
 # %%
 from specdec_ref import RandomSource
@@ -465,38 +506,28 @@ parent = kv.new_sequence()
 target.forward(torch.tensor(ids[:-1]), parent, slice(0))
 samples = [parent.fork() for _ in range(4)]
 parent.truncate(0)  # the parent lets go; its children hold the blocks
-texts = [go_on(sample, 16, seed) for seed, sample in enumerate(samples)]
-for text in texts:
-    print("-", repr(tokenizer.decode(text))[:90])
+for seed, sample in enumerate(samples):
+    print("-", repr(tokenizer.decode(go_on(sample, 16, seed)))[:90])
 
-# %%
-pages = kv.block_pool
-alone = sum(len(sample.table) for sample in samples)
-print(f"prompt of {len(ids)} tokens, four answers of 16, blocks of 16:")
-print(f"{pages.num_used} blocks in use, {alone} if each had its own (you guessed {my_guess_blocks})")
-print("counts of the first sample's blocks:", [pages.blocks[block].refs for block in samples[0].table])
+pages, used = kv.block_pool, kv.block_pool.num_used
+print(f"\na prompt of {len(ids)} tokens, four answers of 16:", course.guess_text(my_guess_blocks, used, "blocks"))
+print("with a copy of the prompt for each:", sum(len(sample.table) for sample in samples), "blocks")
+print("holders of the first sample's blocks:", [pages.blocks[block].refs for block in samples[0].table])
+assert used < sum(len(sample.table) for sample in samples)
 for sample in samples:
     sample.truncate(0)
-print("all given back:", pages.num_used, "in use")
 
 # %% [markdown]
-# The full blocks of the prompt count four holders and are stored once. And its last, half-full block? The first three
-# samples to write copied it; the fourth found itself alone with it, and wrote in place.
+# The full blocks of the prompt have four holders and are stored once. And its last, partly filled block? The first three
+# samples that wrote to it copied it; the fourth found itself alone with it and wrote in place. The engine does all this
+# for you: `generate_many(prompt, 4, ...)`.
 #
-# The engine does it for you: `generate_many(prompt, 4, ...)`. It works one sample after the other, and takes in the prompt once.
+# **One system prompt, many users.** Here nobody forks. Requests come one by one, and share because their *beginnings* are
+# equal. Each question's prompt is computed on a pool that has seen the questions before it, and on an empty one, in turn.
 
 # %%
-engine = SpeculativeEngine(target, NGramDrafter(), gamma=6, pool=PagedKVPool(target, num_blocks=64))
-four = engine.generate_many(ids, 4, max_new_tokens=8, temperature=0.8, seed=1)
-first, *others = [g.stats.prefill_seconds for g in four]
-print("time to take in the prompt, the first sample's as 1: 1.00", *(f"{t / first:.2f}" for t in others))
+import time
 
-# %% [markdown]
-# ## 9. One system prompt, many users
-#
-# Here nobody forks: requests come one by one, and share because their *beginnings* are equal.
-
-# %%
 system = (
     "You are the assistant of a small harbour museum. Answer in one or two friendly sentences. The museum is open from "
     "ten to five, except on Mondays. Children under twelve enter for free; everybody else pays six euros. The lighthouse "
@@ -504,124 +535,123 @@ system = (
     "the shade. If you are asked for something that you do not know, say so, and give the telephone number of the desk."
 )
 questions = ["May I bring my dog?", "What does it cost for two adults?", "Can I climb the lighthouse?"]
+
+
+def prefill(pool, tokens):
+    """Compute what the pool does not know of a prompt; returns the cache, the tokens known, and the seconds."""
+    cache = pool.new_sequence(tokens)  # begins with the known blocks
+    known, start = cache.length, time.perf_counter()
+    target.forward(torch.tensor(tokens[known:]), cache, slice(-1, None))
+    return cache, known, time.perf_counter() - start
+
+
+# %%
 kv = PagedKVPool(target, num_blocks=64, block_size=16)
-engine = SpeculativeEngine(target, NGramDrafter(), gamma=6, pool=kv)
-seconds = []
 for question in questions:
     chat = encode_prompt([{"role": "system", "content": system}, {"role": "user", "content": question}], target)
-    probe = kv.new_sequence(chat)  # what does the pool know already?
-    known = probe.length
-    probe.truncate(0)
-    answer = engine.generate(chat, max_new_tokens=8)
-    seconds.append(answer.stats.prefill_seconds)
-    share = seconds[-1] / seconds[0]
-    print(f"{len(chat)} tokens, {known} known, {len(chat) - known} to compute; time {share:.2f} of the first")
+    ratios = []
+    for _ in range(3):
+        cache, known, seconds = prefill(kv, chat)
+        ratios.append(seconds / prefill(PagedKVPool(target, num_blocks=16), chat)[2])
+        cache.truncate(0)
+    to_compute = len(chat) - known
+    print(f"{len(chat)} tokens, {known} known: {to_compute / len(chat):.2f} of them to compute,", end=" ")
+    print(f"{min(ratios):.2f} to {max(ratios):.2f} of the time")
+    cache, *_ = prefill(kv, chat)
+    cache.register(chat)  # from now on its blocks can be found
+    cache.truncate(0)
+assert known > 0, "the last question found the system prompt"
 
 # %% [markdown]
-# Tokens are counted, times are this machine's, now. The saving is in the time to the *first* token; a decode step costs
-# what it did. And it works for chats, too: the next turn begins with everything said so far.
+# The first question finds nothing, so its ratio should be 1: its range shows how precise this clock is. The others compute
+# only a small part of their tokens. Where the time falls less than the number of tokens, remember lesson 01: even a pass over a single
+# token reads all weights. What is saved is time to the *first* token; later steps cost what they did. It works within a
+# chat, too, since the next turn begins with everything said so far.
 #
-# **Try it:** put the question first. Write `question + " " + system` in place of `system` in the loop, and run it again.
-# What is known now, and what does that say about system prompts that begin with the user's name, or the time?
+# **Try it:** put the question first. Write `question + " " + system` in place of `system` in the loop, and run the cell
+# again. What is known now? What does that say about system prompts that begin with the user's name, or the time?
 
 # %% [markdown]
-# ## 10. The waste, measured
+# ## 9. The waste, measured
 #
-# Back to the server of the beginning. Four ways to give out the same 15,700 slots: reserve the longest; be told the
-# answer's length, rounded up to a power of two; be told it exactly (an oracle, nobody has one); or paging, with blocks of
-# 16.
+# Back to the server of the beginning. Without reservations there is a new danger: all running requests grow, and at some
+# step no block is free. Then one of them has to give up its blocks, wait, and be computed again later: *preemption*. A
+# server makes that rare by keeping some blocks back when it admits requests. So here are five ways to hand out the same
+# 15,700 slots: reserve the longest; be told the answer's length, rounded up to a power of two; be told it exactly (by an
+# oracle that nobody has); and paging in blocks of 16, with 1% or with 20% of the blocks kept back.
 
 # %%
 systems = {
     "reserve 2,048": reserving,
     "next power of 2": course.serve_contiguous(prompts, outputs, "pow2"),
     "oracle": course.serve_contiguous(prompts, outputs, "oracle"),
-    "paged": course.serve_paged(prompts, outputs, block_size=16),
+    "paged, 1% kept back": course.serve_paged(prompts, outputs, block_size=16, watermark=0.01),
+    "paged, 20% kept back": course.serve_paged(prompts, outputs, block_size=16, watermark=0.2),
 }
 course.show(course.waste_figure(systems), alt=course.waste_words(systems))
 
 # %%
-for name, w in systems.items():
-    print(f"{name:16} tokens {w.token_states:5.1%}  later {w.reserved:5.1%}  never {w.internal:5.1%}  ", end="")
-    print(f"allocator {w.external:5.1%}  free {w.free:5.1%}  requests {w.batch:4.1f}")
-gain = systems["paged"].batch / reserving.batch
-print(f"\npaging runs {gain:.1f} times as many requests at once as reserving does (you guessed {my_guess_gain})")
+greedy, careful = systems["paged, 1% kept back"], systems["paged, 20% kept back"]
+gain = careful.batch / reserving.batch
+print("requests at once, compared with reserving 2,048:", course.guess_text(my_guess_gain, gain, "times as many"))
+print(f"   with {careful.preemptions} preemptions for {len(prompts)} requests")
+print(f"with 1% kept back: {greedy.batch / reserving.batch:.2f} times as many, and", end=" ")
+print(f"{greedy.preemptions} preemptions, {greedy.preemptions / len(prompts):.1f} per request")
+assert careful.preemptions < 0.01 * len(prompts) < greedy.preemptions
 
 # %% [markdown]
-# Kwon et al. measured on real traffic: 20% to 38% of the memory of earlier systems held tokens, 96% of theirs. Our requests
-# are drawn, theirs were recorded: the same picture, not the same digits.
+# The honest number is the one with hardly any preemptions. The bar above it looks better, but each preemption is work done
+# twice, and a text that stalls in the middle. (Requests always wait here, which is the hardest case.) Nor is a larger
+# batch the same as throughput: lesson 13, still to come, measures that.
 #
-# Even the oracle wastes: it holds memory for tokens to come, and its pieces do not fit together. The names: *reserved*
-# (will be used later), *internal* (inside a reservation, never used), *external* (between reservations). Paging has no
-# external waste but for a rest of the pool, and bounds the other two by a block a sequence.
-#
-# **The block size.** Small blocks waste less. So why not 1?
+# The three kinds of waste have names: *reserved* (will be used later), *internal* (inside a reservation, never used),
+# *external* (between reservations). Paging has no external fragmentation; the other two are at most one block per
+# sequence. Kwon et al. measured on real traffic that 20% to 38% of the memory of earlier systems held tokens, and 96% of
+# theirs. Our requests are drawn at random: the same picture, not the same digits. And here it is over time:
 
 # %%
-sizes = (1, 4, 16, 64, 256)
-used = {size: course.block_utilisation(prompts + outputs, size) for size in sizes}
-batch = {size: course.serve_paged(prompts, outputs, block_size=size).batch for size in sizes}
-course.show(
-    course.block_size_figure(used, batch),
-    alt="; ".join(f"blocks of {n}: {used[n]:.1%} used, {batch[n]:.1f} requests at a time" for n in sizes),
-)
-
-# %% [markdown]
-# Because the table costs, too. Each block is an entry to be looked up by the attention kernel, a separate piece to read
-# (short reads use less of the bandwidth), and a hash to compute. Up to 16 or so the waste hardly shows; from 256 on it
-# does. The other way round, sharing works by whole blocks: the larger, the less of a common beginning is shared.
-#
-# **Your turn.** A prompt of 100 tokens, four samples of 50 tokens each, blocks of 16. How many blocks do they take at
-# their full length, shared? Work it out on paper first.
-
-# %%
-my_blocks = 40
-
-# %%
-pool = BlockPool(num_blocks=200, block_size=16)
-course.fit_samples(pool, prompt=100, outputs=[50] * 4)
-right, copies = pool.num_used, 4 * pool.blocks_for(150)
-hints = {
-    right: "yes: 6 full blocks of the prompt are shared, and each sample has 4 more, of which the first is its copy",
-    copies: "that is without sharing: four times the blocks of 150 tokens",
-    7 + 4 * 4: "the prompt's own seventh block goes back to the pool once every sample has its copy of it",
-    7 + 4 * 3: "the prompt's seventh block is half full: each sample needs one of its own",
+maps = {
+    "reserve 2,048 each": maps["reserve 2,048 each"],
+    "paged, 20% kept back": course.memory_map("paged", prompts, outputs),
 }
-print(
-    f"{my_blocks}: {hints.get(my_blocks, 'not yet: which blocks of the prompt are full? What does each sample write?')}"
-)
+course.show(course.memory_figure(maps), alt=course.memory_words(maps))
 
 # %% [markdown]
-# ## 11. What paging does not solve
-#
-# **The bytes.** A token's keys and values are as large as before (lesson 02; lesson 10 makes them smaller). Paging stops
-# waste, and when there is none left, memory is full again.
-#
-# **Full is full.** Who reserves nothing can be caught out: all running requests grow, and no block is left. Then one of
-# them has to give up its blocks, wait, and be computed again: *preemption*. Keeping a few blocks back when requests are
-# admitted makes it rarer:
+# **The block size.** Smaller blocks waste less. So why not blocks of one token? Measure what a token of context costs, on
+# this machine: attention through a scattered table (one layer of our model), and hashing the blocks for the prefix cache.
 
 # %%
-for watermark in (0, 0.01, 0.05, 0.2):
-    w = course.serve_paged(prompts, outputs, block_size=16, watermark=watermark)
-    print(
-        f"keep {watermark:4.0%} back: {w.preemptions:3} preemptions, {w.batch:4.1f} of {len(prompts)} requests at a time"
-    )
+costs = course.block_costs((1, 4, 16, 64, 256), prompts + outputs)
+course.show(course.block_cost_figure(costs), alt=course.block_cost_words(costs))
 
 # %% [markdown]
-# With reservations this cannot happen. It is the price of a large batch, in work that is done twice, and users see
-# it as a text that halts. (Here requests always wait: the hardest case.)
+# Small blocks cost time: each is an entry to look up, a separate piece to read, and a hash to compute. Large blocks cost
+# memory. Compare 16, the usual choice, with 4: how much more time do the smaller blocks take here, and how much memory is
+# left for them to save? Large blocks also share less: only whole blocks of a common prefix can be reused.
 #
-# **The last block.** Half a block is lost a sequence, on average: little for long chats, much for very short ones.
+# **On paper.** A prompt of 100 tokens, four samples of 50 tokens each, blocks of 16. How many blocks do they take at full
+# length, shared?
+
+# %%
+my_blocks = None
+print(course.check("blocks of four samples", my_blocks))
+
+# %% [markdown]
+# ## 10. What paging does not solve
+#
+# **The bytes.** A token's keys and values are as large as before (lesson 02; lesson 10, still to come, makes them
+# smaller). Paging stops waste, and when there is none left, memory is full again.
+#
+# **Memory can still run out.** Nothing was reserved, so running requests may all need a block when none is free. That is
+# the price of the larger batch, as you saw above.
+#
+# **The last block.** On average half a block per sequence stays empty: little for long chats, much for very short ones.
 #
 # **Reading through a table.** Our CPU path first gathers the blocks into one piece, a copy that the plain cache need not
-# make. What does that cost? A decode step after some 500 tokens, dense and paged in turns:
+# make. What does it cost? A decode step after 500 tokens, dense and paged in turn:
+
 
 # %%
-import time
-from statistics import median
-
-
 def step_seconds(cache):
     start = time.perf_counter()
     target.forward(torch.tensor([1]), cache)
@@ -635,68 +665,91 @@ for cache in caches:
     target.forward(text, cache, slice(0))
     step_seconds(cache)
 ratios = sorted(step_seconds(caches[1]) / step_seconds(caches[0]) for _ in range(13))
-print(f"paged takes {median(ratios):.2f} times as long (middle half of the pairs: {ratios[3]:.2f} to {ratios[9]:.2f})")
+print(
+    f"paged takes {ratios[6]:.2f} times as long (middle half of the pairs: {ratios[3]:.2f} to {ratios[9]:.2f})", end=""
+)
+print(": too small a difference for this clock" if ratios[3] < 1 < ratios[9] else "")
 
 # %% [markdown]
-# On a GPU one need not gather: the kernel reads each block where it lies. That is *PagedAttention* proper; in this package
-# it is `specdec_ref.kernels.triton_paged`. Does that pay? Here is a recorded run, of one sequence with the heads of
-# Llama-3-8B: microseconds of one layer's attention for one new token (medians).
+# **On a GPU** there is no need to copy: a kernel can read each block where it lies. That is *PagedAttention* proper (in
+# this package `specdec_ref.kernels.triton_paged`). Does it pay? You need no GPU to find out. Here is a recorded run: one
+# layer's attention for one sequence, with the heads of Llama-3-8B. The dash-dotted line is the floor of lesson 01: the
+# cache's bytes, divided by the memory's 4.8 TB/s. Before you run the cell, guess how close to that line a kernel comes.
 
 # %%
 import json
 from pathlib import Path
 
 record = json.loads(Path("recorded/paged_attention_gpu.json").read_text(encoding="utf-8"))
-print(f"recorded on one {record['device']}, {record['date']}, torch {record['torch']}, triton {record['triton']}")
-print("context    dense  gathered  kernel  kernel in one part   in bf16")
-for r in record["runs"]:
-    if r["dtype"] == "bf16" and r["new_tokens"] == 1:
-        us = {way: times[1] for way, times in r["microseconds"].items()}
-        best = min(("gathered", "kernel"), key=us.get)
-        row = f"{r['context']:7,} {us['dense']:8.0f} {us['gathered']:9.0f} {us['kernel']:7.0f} {us['one_part']:19.0f}"
-        print(f"{row}   {best}: {us[best] / us['dense']:.1f} times dense")
+print(f"recorded on one {record['device']}, {record['date']}; medians of {record['repeats']}, bars: fastest to slowest")
+course.show(course.kernel_figure(record), alt=course.kernel_words(record))
+
+# %%
+long = 65_536
+for tokens in (1, 5):
+    for way in ("dense", "kernel"):
+        times = course.kernel_times(record, way, tokens)
+        print(f"{long:,} tokens of context, {tokens} new, {way:6}: {times.median[-1]:5,.0f} µs,", end=" ")
+        print(f"{times.share(long):3.0%} of the memory's speed if the cache is read once")
 
 # %% [markdown]
-# Compare the two columns of the kernel, then count its programs. It starts one for each key head, eight here, and a chip
-# like that has room for more than a hundred: in one part, a long context is read by eight programs while the rest of the
-# chip waits, and even the copy wins, which all of it shares. So a long context is cut into parts, with a program for each
-# part and a second small kernel that puts their softmaxes together (*flash decoding*). For short contexts a call costs more
-# than its work, and a second kernel would only add to that: they stay in one part. A batch of many sequences fills the
-# chip, too.
+# Read the picture from the left. Up to about 4,000 tokens the floor is below four microseconds, and every call takes about
+# a hundred or more. What you see there is the cost of starting a call, and differences below a third mean nothing: at 256
+# and 1,024 tokens "kernel" and "unsplit" run the very same code. Only at the right end does reading the cache take the time.
+#
+# There the kernel is about four times as fast as dense attention, but not because of paging. Compare "kernel" with
+# "unsplit". How many programs (groups of threads that share their work) does each start? Unsplit, one per key head: only
+# eight programs read a long context while the rest of the chip idles; even copying first is faster, since the whole chip
+# takes part. The kernel cuts a long context into parts, starts a program for each, and combines their softmaxes (*flash
+# decoding*). The dense call does not seem to split. And with 27% at best, none of them comes near the floor: there is work
+# left for lesson 11, still to come.
+#
+# **Five new tokens**, a verification of four drafts, should cost one reading of the cache, just as one token does. Here
+# they cost more than twice as much. With four query heads per key head they make 20 rows; a program of this kernel holds
+# 16, so it reads the cache twice. Details of that size decide whether speculation pays at long contexts.
+
+# %% [markdown]
+# ## 11. What the article says about paging
+
+# %%
+from IPython.display import HTML
+
+print(f"in this lesson, reserving 2,048 each: {1 - reserving.token_states:.0%} of the memory holds no token")
+HTML(course.claims_html(11, 12))
 
 # %% [markdown]
 # ## Check yourself
 #
 # **1. A sequence of 33 tokens, blocks of 16. A fork of it appends one token. Which blocks are copied?**
 #
-# <details><summary>All three</summary>Only what is written to has to be one's own. The first two blocks are full, and
-# nobody will ever write there again.</details>
-# <details><summary>The third</summary>Yes: it holds one token, is held twice, and is about to be written.</details>
+# <details><summary>All three</summary>Only the block that is written to has to be the fork's own. The first two are full,
+# and nobody will ever write there again.</details>
+# <details><summary>The third</summary>Yes: it holds one token, has two holders, and is about to be written.</details>
 # <details><summary>None, the fork takes a new block</summary>That would be right for 32 tokens. Position 33 lies in the
 # third block, which exists already and is shared.</details>
 #
 # **2. The pool holds the blocks of a prompt of 64 tokens, in blocks of 16, and the same prompt comes again. How many tokens
 # are computed?**
 #
-# <details><summary>None</summary>Then who would say what comes next? Logits are not cached.</details>
-# <details><summary>One</summary>One would be enough for the logits. But sharing works by whole blocks, and the last token
-# must be written into a block that is not shared.</details>
-# <details><summary>16</summary>Yes: three blocks are reused, and the fourth, whose last token has to be fed, is computed
-# anew.</details>
+# <details><summary>None</summary>Then where would the next token come from? Logits are not cached.</details>
+# <details><summary>One</summary>One would be enough for the logits. But blocks are shared whole, and the last token must
+# be written into a block that is not shared.</details>
+# <details><summary>16</summary>Yes: three blocks are reused, and the fourth, which holds the last token, is computed
+# again.</details>
 #
 # **3. Why is a free block's hash kept, and when must it go?**
 #
 # <details><summary>It must go when the block is freed, or others read what is not theirs</summary>Free blocks with a hash
-# <i>are</i> the prefix cache: what they hold is still valid, and equal tokens have equal keys.</details>
-# <details><summary>Kept so that the next equal prompt finds it; gone when the block is handed out for other tokens</summary>
-# Yes. Forget that, and the old hash leads to the new text.</details>
+# <i>are</i> the prefix cache: what they hold is still valid, and equal tokens after equal tokens have equal keys.</details>
+# <details><summary>It is kept so that the next equal prompt finds it, and goes when the block is handed out</summary>
+# Yes. Otherwise the old hash leads to the new text.</details>
 #
 # **4. Paging quadruples the batch. Does each user get the text faster?**
 #
 # <details><summary>Yes, four times</summary>Throughput is not latency: a step now does more work, not less. What grows is
 # the number of users served at once.</details>
-# <details><summary>No: more users at a time, the step itself gets no shorter</summary>Yes. Only the first token comes
-# earlier, where a prefix is known, or where one no longer waits in a queue.</details>
+# <details><summary>No: more users at a time, but a step gets no shorter</summary>Yes. Only the first token comes earlier,
+# where a prefix is known, or where a request no longer waits in a queue.</details>
 
 # %% [markdown]
 # ## In production
@@ -705,12 +758,12 @@ for r in record["runs"]:
 #
 # | here | vLLM |
 # |---|---|
-# | `num_blocks` | follows from `gpu_memory_utilization`: what weights and activations leave of that share is given to blocks at start |
+# | `num_blocks` | follows from `gpu_memory_utilization`: what weights and activations leave of that share becomes blocks at start |
 # | `block_size=16` | `block_size`; 16 unless the platform or the attention backend wants another |
 # | `BlockPool`, `Block.refs` | `BlockPool`, `KVCacheBlock.ref_cnt` |
 # | `free_queue` | `free_block_queue`, a linked list, so that a hit can leave its middle |
-# | `cached`, `hash_block` | `cached_block_hash_to_block`; the hash takes in the parent's hash, the tokens and extra keys |
-# | the extra key | LoRA, images, and `cache_salt`, which keeps tenants apart: else response times tell who asked what |
+# | `cached`, `hash_block` | `cached_block_hash_to_block`; the hash covers the parent's hash, the tokens and extra keys |
+# | the extra key | LoRA, images, and `cache_salt`, which keeps tenants apart: otherwise response times tell who asked what |
 # | `reuse_prefix`, `extend` | `KVCacheManager.get_computed_blocks`, `.allocate_slots` |
 # | the prefix cache itself | `enable_prefix_caching` |
 # | no block left | *preemption*: a request's blocks are freed and it is recomputed later; a warning counts them, and the documentation suggests a larger `gpu_memory_utilization` or a smaller `max_num_seqs` |
@@ -724,19 +777,20 @@ for r in record["runs"]:
 # %% [markdown]
 # ## What to remember
 #
-# - Reserving for the longest leaves most of the memory without a token. Blocks bound the waste by one block a sequence.
+# - Reserving for the longest leaves most of the memory without a token. Blocks bound the waste by one block per sequence.
 # - Position i lies in block `table[i // block_size]`, at offset `i % block_size`. Only the table knows.
-# - Full blocks are shared freely, by counting. A half-full shared block is copied before it is written.
-# - A block's hash takes in its whole prefix; it goes when the block is handed out; one token of a prompt is always computed.
-# - The text does not change. The bytes a token do not, either; and memory that is full leads to preemption.
+# - Full blocks are shared freely, by counting. A partly filled shared block is copied before it is written.
+# - A block's hash covers its whole prefix and is dropped when the block is handed out for other tokens. At least one prompt
+#   token is always recomputed.
+# - The text does not change, and neither do the bytes per token. When memory is full, requests are preempted.
 #
 # **Problem set.** [ps03-block-pool](../exercises/ps03-block-pool/ps03-block-pool.ipynb), with a check below each part.
 #
-# **Exercises.** (a) Give your pool `truncate(table, length)`, and add it to `agree`. (b) Hand out the *most* recently freed
-# block first. Which of the stories in section 6 comes out differently, and what becomes of prefix hits? (c) `sigma` in
-# `draw_lengths` sets how different lengths are. With equal lengths (`sigma=0.01`), how much of paging's gain is left, and
-# over which of the other three? (d) How long must a common system prompt be to double the batch? Fill a `BlockPool`
-# with requests that begin alike, through `reuse_prefix`, `extend` and `register`, and count how many fit.
+# **Exercises.** (a) Hand out the *most* recently freed block first. Which steps of the story in section 6 come out
+# differently, and what happens to prefix hits? (b) `sigma` in `draw_lengths` sets how much lengths differ. With equal
+# lengths (`sigma=0.01`), how much of paging's gain is left, and over which of the other three? (c) How long must a common
+# system prompt be to double the batch? Fill a `BlockPool` with requests that begin alike, through `reuse_prefix`,
+# `extend` and `register`, and count how many fit.
 #
 # **Sources.** Kwon et al. 2023, *Efficient memory management for large language model serving with PagedAttention* (arXiv
 # 2309.06180): the definitions of waste, figures 2, 11 and 13, and sections 4.2 to 4.5. Zheng et al. 2024, *SGLang*

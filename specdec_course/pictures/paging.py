@@ -1,4 +1,4 @@
-"""Paging: pictures of a block pool, recorded step by step, and of what the memory is used for.
+"""Pictures of a block pool: tables, blocks, counts and the free queue, recorded step by step.
 
 `pool_figure` and `pool_words` are pure functions of a pool, its tables and the contents of its slots; the stepper only
 chooses among recorded states.
@@ -7,42 +7,42 @@ chooses among recorded states.
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import ipywidgets
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from specdec_course.pictures.plots import (
     BLACK,
-    BLUE,
     GREEN,
     GREY,
-    LIGHT_GREY,
     ORANGE,
     PURPLE,
-    RED,
     SKY,
     YELLOW,
     new_figure,
     show,
 )
 from specdec_course.pictures.widgets import explorer, slider
-from specdec_course.simulate import Waste
 from specdec_ref.cache import BlockPool, OutOfBlocks
 
 SEQUENCE_COLOURS = (SKY, ORANGE, GREEN, PURPLE, YELLOW)
 EMPTY = "·"
-_PER_ROW = 4  # blocks in a row of the picture
-_WASTE = (
-    ("token_states", "hold a token", GREEN, ""),
-    ("reserved", "will hold one later", SKY, "//"),
-    ("internal", "never will", RED, "xx"),
-    ("external", "lost to the allocator", ORANGE, ".."),
-    ("free", "free, too few for the next request", LIGHT_GREY, ""),
-)
+_PER_ROW, _WIDTH = 8, 34.6  # blocks in a row of the picture; its width, in slots
+
+
+class PlainPool(Protocol):
+    """A pool as the lesson builds it."""
+
+    block_size: int
+    refs: list[int]
+    free: deque[int]
 
 
 @dataclass(frozen=True)
@@ -154,68 +154,75 @@ def owners(tables: Mapping[str, Sequence[int]], block: int) -> list[str]:
 
 
 def pool_figure(
-    pool: BlockPool,
+    pool: BlockPool | PlainPool,
     tables: Mapping[str, Sequence[int]],
     lengths: Mapping[str, int],
     slots: Sequence[Sequence[str]] | None = None,
     colours: Mapping[str, str] | None = None,
     title: str = "",
 ) -> Figure:
-    """The block tables, the physical blocks in the colours of the sequences that hold them, and the free queue.
+    """Block tables with an arrow from each entry to its block, the blocks in their holders' colours, the free queue.
 
     tables: the block table of each sequence. lengths: its length in tokens; slots past it are stale, and grey.
     slots: the letter in each slot of each block; None marks the slots in use instead.
     colours: by sequence; None assigns them. A # marks a block that can be found by its hash.
     """
-    shades = colours or sequence_colours([tables])
+    shades, books = colours or sequence_colours([tables]), _books(pool)
     size = pool.block_size
     live = {table[i // size] * size + i % size for name, table in tables.items() for i in range(lengths[name])}
-    contents = slots or [["■" if b.id * size + i in live else EMPTY for i in range(size)] for b in pool.blocks]
-    rows = -(-len(pool.blocks) // _PER_ROW)
-    height = len(tables) + 2.1 * rows + 2.3
-    figure, (ax,) = new_figure(8.5, 0.47 * height + 0.4)
-    ax.set(xlim=(0, 17), ylim=(height, 0))
+    n_blocks = len(books.refs)
+    contents = slots or [["■" if b * size + i in live else EMPTY for i in range(size)] for b in range(n_blocks)]
+    entries, below = _table_places(tables)
+    rows = -(-n_blocks // _PER_ROW)
+    top = below + (2.0 if tables else 0.3)
+    height = top + 5.0 * rows + 2.4
+    figure, (ax,) = new_figure(9.5, 0.265 * height + 0.4)
+    ax.set(xlim=(0, _WIDTH), ylim=(height, 0))
     ax.set_title(title, fontsize=11)
     ax.axis("off")
-    y = 0.0
+    pitch = _WIDTH / min(_PER_ROW, max(n_blocks, 4))
+    wide = pitch - 0.4
+    corner = [(0.2 + pitch * (b % _PER_ROW), top + 5.0 * (b // _PER_ROW)) for b in range(n_blocks)]
     for name, table in tables.items():
-        ax.text(1.9, y + 0.45, f"table of {name}", ha="right", va="center")
-        for i, number in enumerate(table):
-            _box(ax, 2.2 + 0.95 * i, y + 0.05, 0.85, 0.8, [shades[name]], str(number))
-        y += 1
-    y += 0.3
-    for block in pool.blocks:
-        x, top = 0.3 + 4.2 * (block.id % _PER_ROW), y + 2.1 * (block.id // _PER_ROW)
-        holders = owners(tables, block.id)
-        tag = " #" if block.hash else ""
-        ax.text(x, top + 0.3, f"block {block.id}: {block.refs} ref{'' if block.refs == 1 else 's'}{tag}", va="center")
-        _box(ax, x, top + 0.6, 3.8, 1.0, [shades[h] for h in holders])
-        step = 3.8 / size
-        for i, letter in enumerate(contents[block.id]):
-            colour = BLACK if block.id * size + i in live else GREY
-            shown, at = "␣" if letter == " " else letter, (x + step * (i + 0.5), top + 1.1)
+        x, y = entries[name][0]
+        ax.text(x - 0.4, y + 0.75, f"table of {name}", ha="right", va="center")
+        for number, (x, y) in zip(table, entries[name][1:], strict=True):
+            holders = owners(tables, number)
+            share = (holders.index(name) + 1) / (len(holders) + 1)
+            tip = corner[number][0] + wide * share, corner[number][1] + 1.3
+            _box(ax, x, y, 1.5, 1.5, [shades[name]], str(number))
+            dark = tuple(0.75 * part for part in to_rgb(shades[name]))
+            ax.annotate("", tip, (x + 0.75, y + 1.5), arrowprops={"arrowstyle": "-|>", "color": dark, "linewidth": 1.5})
+    for block, (x, y) in enumerate(corner):
+        refs = books.refs[block]
+        label = f"block {block}{' #' if block in books.hashed else ''}\n{refs} ref{'' if refs == 1 else 's'}"
+        ax.text(x + wide / 2, y + 4.2, label, ha="center", va="center", fontsize=10)
+        _box(ax, x, y + 1.3, wide, 1.8, [shades[h] for h in owners(tables, block)])
+        step = wide / size
+        for i, letter in enumerate(contents[block]):
+            colour = BLACK if block * size + i in live else GREY
+            shown, at = "␣" if letter == " " else letter, (x + step * (i + 0.5), y + 2.2)
             ax.text(*at, shown, ha="center", va="center", color=colour, family="DejaVu Sans Mono")
             if i:
-                ax.plot(
-                    [x + step * i] * 2, [top + 0.6, top + 1.6], color="white", linewidth=1, linestyle="-", marker=""
-                )
-    y += 2.1 * rows + 0.2
-    ax.text(0.3, y + 0.45, "free queue, next block to be allocated first:" if pool.num_free else "free queue: empty")
-    for i, free in enumerate(pool.free_queue):
-        label = f"{free} #" if pool.blocks[free].hash else str(free)
-        _box(ax, 0.3 + 1.1 * i, y + 0.7, 1.0, 0.8, [], label)
+                ax.plot([x + step * i] * 2, [y + 1.3, y + 3.1], color="white", linewidth=1, linestyle="-", marker="")
+    y = top + 5.0 * rows + 0.4
+    note = "free queue, next block to be allocated first:" if books.queue else "free queue: empty"
+    ax.text(0.2, y + 0.9, note, va="center")
+    for i, free in enumerate(books.queue):
+        _box(ax, 14.6 + 2.4 * i, y + 0.1, 2.1, 1.6, [], f"{free} #" if free in books.hashed else str(free))
     return figure
 
 
-def pool_words(pool: BlockPool, tables: Mapping[str, Sequence[int]], title: str = "") -> str:
+def pool_words(pool: BlockPool | PlainPool, tables: Mapping[str, Sequence[int]], title: str = "") -> str:
     """What `pool_figure` shows, in words."""
     lines = [f"{title}." if title else ""]
     lines += [f"Table of {name}: {', '.join(map(str, table)) or 'empty'}." for name, table in tables.items()]
-    shared = [f"{b.id} by {' and '.join(owners(tables, b.id))}" for b in pool.blocks if b.refs > 1]
-    hashed = [str(b.id) for b in pool.blocks if b.hash]
+    books = _books(pool)
+    shared = [f"{b} by {' and '.join(owners(tables, b))}" for b, refs in enumerate(books.refs) if refs > 1]
+    hashed = [str(b) for b in sorted(books.hashed)]
     lines.append(f"Shared blocks: {', '.join(shared) or 'none'}.")
     lines.append(f"Found by hash: {', '.join(hashed) or 'none'}.")
-    lines.append(f"Free, in order: {', '.join(map(str, pool.free_queue)) or 'none'}.")
+    lines.append(f"Free, in order: {', '.join(map(str, books.queue)) or 'none'}.")
     return " ".join(line for line in lines if line)
 
 
@@ -234,50 +241,37 @@ def snapshot_html(snapshots: Sequence[PoolSnapshot], step: int) -> str:
     return f"<p><b>step {step} of {len(snapshots)}</b>: {counts}</p>{show(figure, words).data}"
 
 
-def pool_stepper(snapshots: Sequence[PoolSnapshot]) -> ipywidgets.VBox:
-    """Step through recorded states with a slider."""
-    return explorer(lambda step: snapshot_html(snapshots, step), step=slider("step", 1, 1, len(snapshots)))
+def pool_stepper(snapshots: Sequence[PoolSnapshot], step: int = 1) -> ipywidgets.VBox:
+    """Move through recorded states with a slider, from `step` on, counted from 1."""
+    return explorer(lambda step: snapshot_html(snapshots, step), step=slider("step", step, 1, len(snapshots)))
 
 
-def waste_figure(runs: Mapping[str, Waste]) -> Figure:
-    """What the memory of each system is used for; beside each bar, how many requests ran at a time."""
-    figure, (ax,) = new_figure(9, 1.5 + 0.55 * len(runs))
-    left = [0.0] * len(runs)
-    for field, label, colour, hatch in _WASTE:
-        shares = [100 * getattr(w, field) for w in runs.values()]
-        ax.barh(list(runs), shares, 0.65, left, color=colour, hatch=hatch, edgecolor="white", label=label)
-        left = [a + b for a, b in zip(left, shares, strict=True)]
-    for y, w in enumerate(runs.values()):
-        ax.text(101, y, f"{w.batch:.1f} requests", va="center")
-    ax.set(xlim=(0, 100), xlabel="share of the slots, %")
-    ax.grid(axis="y", visible=False)
-    ax.invert_yaxis()
-    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=9)
-    return figure
+class _Books(NamedTuple):
+    """What a picture needs of a pool: counts by block, the blocks with a hash, the free queue."""
+
+    refs: Sequence[int]
+    hashed: frozenset[int]
+    queue: Sequence[int]
 
 
-def waste_words(runs: Mapping[str, Waste]) -> str:
-    """What `waste_figure` shows, in words."""
-    return " ".join(
-        f"{name}: "
-        + ", ".join(f"{100 * getattr(w, field):.1f}% {label}" for field, label, *_ in _WASTE)
-        + f"; {w.batch:.1f} requests at a time."
-        for name, w in runs.items()
-    )
+def _books(pool: BlockPool | PlainPool) -> _Books:
+    if isinstance(pool, BlockPool):
+        hashed = frozenset(block.id for block in pool.blocks if block.hash)
+        return _Books([block.refs for block in pool.blocks], hashed, list(pool.free_queue))
+    return _Books(list(pool.refs), frozenset(), list(pool.free))
 
 
-def block_size_figure(used: Mapping[int, float], batch: Mapping[int, float]) -> Figure:
-    """Two panels against the block size: utilisation of the blocks held, and requests that run at a time."""
-    figure, (left, right) = new_figure(9, 3.3, columns=2)
-    left.plot(list(used), [100 * u for u in used.values()], color=BLUE, marker="o", linestyle="-")
-    left.set(ylabel="allocated slots that hold a token, %", ylim=(0, 102))
-    right.plot(list(batch), list(batch.values()), color=RED, marker="s", linestyle="--")
-    right.set(ylabel="requests that run at a time", ylim=(0, 1.1 * max(batch.values())))
-    for ax, sizes in ((left, used), (right, batch)):
-        ax.set_xscale("log", base=2)
-        ax.set_xticks(list(sizes), [str(s) for s in sizes])
-        ax.set_xlabel("block size, tokens")
-    return figure
+def _table_places(tables: Mapping[str, Sequence[int]]) -> tuple[dict[str, list[tuple[float, float]]], float]:
+    """Where each table's label ends and its entries stand, side by side as far as they go; and the height of it all."""
+    places, x, y = {}, 0.2, 0.3
+    for name, table in tables.items():
+        label, wide = 0.45 * len(f"table of {name}") + 0.8, 1.65 * max(1, len(table))
+        if x > 0.2 and x + label + wide > _WIDTH:
+            x, y = 0.2, y + 2.3
+        x += label
+        places[name] = [(x, y), *((x + 1.65 * i, y) for i in range(len(table)))]
+        x += wide + 1.4
+    return places, y + 1.5 if tables else 0.3
 
 
 def _tokens(text: str) -> list[int]:

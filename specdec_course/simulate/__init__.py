@@ -1,6 +1,9 @@
 """Simulations: a server's cache memory, with and without paging."""
 
 from specdec_course.simulate.paging import (
+    Holding,
+    Lengths,
+    Policy,
     Waste,
     block_utilisation,
     draw_lengths,
@@ -11,6 +14,9 @@ from specdec_course.simulate.paging import (
 )
 
 __all__ = [
+    "Holding",
+    "Lengths",
+    "Policy",
     "Waste",
     "block_utilisation",
     "draw_lengths",

@@ -5,7 +5,7 @@ start in order. Source: Kwon et al. 2023 (arXiv 2309.06180), sections 3.1 and 6.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,6 +41,23 @@ class Waste:
     free: float
     batch: float
     preemptions: int
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What one running request holds at one step.
+
+    request: its number. pieces: (first slot, number of slots) of each piece of memory, in the order of its tokens.
+    length: tokens it has now. final: tokens it will have at its end.
+    """
+
+    request: int
+    pieces: Sequence[tuple[int, int]]
+    length: int
+    final: int
+
+
+Watch = Callable[[Iterator[Holding]], None]  # called once a decode step with what the running requests hold
 
 
 class BuddyAllocator:
@@ -120,12 +137,18 @@ def reservation(prompt: int, output: int, policy: Policy, max_len: int = 2048) -
 
 
 def serve_contiguous(
-    prompts: Lengths, outputs: Lengths, policy: Policy, capacity: int = 15_700, max_len: int = 2048
+    prompts: Lengths,
+    outputs: Lengths,
+    policy: Policy,
+    capacity: int = 15_700,
+    max_len: int = 2048,
+    watch: Watch | None = None,
 ) -> Waste:
     """Serve the requests from contiguous reservations.
 
-    capacity: slots; by default those of OPT-13B on an A100 with 40 GB (table 1). Raises ValueError for lengths out of
-    range, a reservation that can never fit, or so few requests that memory is never short.
+    capacity: slots; by default those of OPT-13B on an A100 with 40 GB (table 1). watch: called at each step. Raises
+    ValueError for lengths out of range, a reservation that can never fit, or so few requests that memory is never
+    short.
     """
     final = _final_lengths(prompts, outputs, min(capacity, max_len))
     size = [reservation(int(p), int(o), policy, max_len) for p, o in zip(prompts, outputs, strict=True)]
@@ -143,6 +166,8 @@ def serve_contiguous(
             raise ValueError(
                 f"a request reserves {size[waiting[0]]} slots, and {capacity} hold no such chunk: give more capacity"
             )
+        if watch:
+            watch(Holding(i, [(start, size[i])], length[i], final[i]) for i, start in running.items())
         if ended:
             tokens = sum(length[i] for i in running)
             ends = sum(final[i] for i in running)
@@ -165,12 +190,13 @@ def serve_paged(
     block_size: int = 16,
     capacity: int = 15_700,
     watermark: float = 0.01,
+    watch: Watch | None = None,
 ) -> Waste:
     """Serve the requests from a `BlockPool`: a request takes a block whenever its tokens need one.
 
     When none is free, the newest request gives up its blocks, waits, and is computed again (section 4.5). To make
     that rare, a request starts only if a share `watermark` of the blocks stays free (name and 0.01 as in vLLM's first
-    block manager). Raises ValueError as `serve_contiguous` does.
+    block manager). watch: called at each step. Raises ValueError as `serve_contiguous` does.
     """
     pool = BlockPool(capacity // block_size, block_size)
     final = _final_lengths(prompts, outputs, len(pool.blocks) * block_size)
@@ -187,6 +213,10 @@ def serve_paged(
             running[newest] = pool.allocate(pool.blocks_for(length[newest]))
         if not waiting:
             return _mean(samples, capacity, preemptions)
+        if watch:
+            watch(
+                Holding(i, [(b * block_size, block_size) for b in t], length[i], final[i]) for i, t in running.items()
+            )
         if ended:
             tokens = sum(length[i] for i in running)
             held = pool.num_used * block_size

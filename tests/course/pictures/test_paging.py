@@ -1,5 +1,6 @@
 """Pictures of the block table and of the waste: what they say is what the pool holds."""
 
+from collections import deque
 from itertools import pairwise
 
 import ipywidgets
@@ -11,7 +12,6 @@ from specdec_course.pictures.paging import (
     EMPTY,
     SEQUENCE_COLOURS,
     PoolRecorder,
-    block_size_figure,
     owners,
     pool_figure,
     pool_stepper,
@@ -19,15 +19,17 @@ from specdec_course.pictures.paging import (
     pool_words,
     sequence_colours,
     snapshot_html,
-    waste_figure,
-    waste_words,
 )
-from specdec_course.simulate import Waste
 from specdec_ref.cache import BlockPool, OutOfBlocks
 
 
 def texts(figure):
-    return [t.get_text() for t in figure.axes[0].texts]
+    return [t.get_text() for t in figure.axes[0].texts if t.get_text()]
+
+
+def arrows(figure):
+    """(place of the table entry, place on the block) of each arrow."""
+    return [(t.xyann, t.xy) for t in figure.axes[0].texts if getattr(t, "arrow_patch", None)]
 
 
 def fills(figure):
@@ -54,11 +56,11 @@ def test_the_picture_shows_tables_counts_hashes_and_the_queue_in_order():
     first, second = shown.index("table of first"), shown.index("table of second")
     assert shown[first + 1 : second] == ["0", "1"] and shown[second + 1 : second + 4] == ["0", "1", "2"]
     assert [t for t in shown if t.startswith("block ")] == [
-        "block 0: 2 refs #",
-        "block 1: 2 refs",
-        "block 2: 1 ref",
-        "block 3: 0 refs",
-        "block 4: 0 refs",
+        "block 0 #\n2 refs",
+        "block 1\n2 refs",
+        "block 2\n1 ref",
+        "block 3\n0 refs",
+        "block 4\n0 refs",
     ]
     assert shown[-3:] == ["free queue, next block to be allocated first:", "4", "3"]
     assert figure.axes[0].get_title() == "both"
@@ -70,6 +72,38 @@ def test_blocks_have_the_colours_of_all_sequences_that_hold_them():
     in_tables, in_blocks = [a, a, b, b, b], [a, b, a, b, b]
     assert fills(pool_figure(pool, tables, lengths)) == in_tables + in_blocks
     assert owners(tables, 1) == ["first", "second"] and owners(tables, 2) == ["second"] and owners(tables, 4) == []
+
+
+def test_an_arrow_leads_from_each_entry_to_its_block():
+    pool, tables, lengths = shared_pool()
+    figure = pool_figure(pool, tables, lengths)
+    frames = {}  # of the boxes below the tables, by block
+    for text in figure.axes[0].texts:
+        if text.get_text().startswith("block "):
+            frames[int(text.get_text().split()[1])] = text.get_position()[0]
+    middles = sorted(frames.values())
+    nearest = [min(frames, key=lambda b: abs(frames[b] - tip[0])) for _, tip in arrows(figure)]
+    assert nearest == [*tables["first"], *tables["second"]] and len(middles) == 5
+    to_block_0 = [tip for _, tip in arrows(figure) if abs(tip[0] - frames[0]) < 2]
+    assert len(set(to_block_0)) == 2, "two holders, two places to point at"
+
+
+def test_a_pool_as_the_lesson_builds_it_is_drawn_like_the_packages():
+    class Plain:
+        block_size, refs, free = 2, [2, 2, 1, 0, 0], deque([3, 4])
+
+    pool, tables, lengths = shared_pool()
+    pool._forget(0)  # the lesson's pool has no hashes
+    assert texts(pool_figure(Plain(), tables, lengths)) == texts(pool_figure(pool, tables, lengths))
+    assert pool_words(Plain(), tables) == pool_words(pool, tables)
+
+
+def test_many_tables_go_to_a_second_row():
+    pool = BlockPool(12, 1)
+    tables = {f"sequence {i}": pool.allocate(3) for i in range(4)}
+    figure = pool_figure(pool, tables, dict.fromkeys(tables, 3))
+    rows = {t.get_position()[1] for t in figure.axes[0].texts if t.get_text().startswith("table of")}
+    assert len(rows) == 2
 
 
 def test_slots_past_the_end_of_a_sequence_are_grey():
@@ -89,11 +123,11 @@ def test_what_has_a_hash_is_marked_and_what_is_filled_anew_is_not():
         pool.register(table, [1, 2])
     tables, lengths = {"older": older, "newer": newer}, {"older": 2, "newer": 2}
     assert "Found by hash: 0, 1." in pool_words(pool, tables)
-    assert {"block 0: 1 ref #", "block 1: 1 ref #"} <= set(texts(pool_figure(pool, tables, lengths)))
+    assert {"block 0 #\n1 ref", "block 1 #\n1 ref"} <= set(texts(pool_figure(pool, tables, lengths)))
     pool.truncate(older, 0)
     pool.extend(newer, 2, 6)  # takes both other blocks
     assert "Found by hash: 1." in pool_words(pool, {"newer": newer})
-    assert "block 0: 1 ref" in texts(pool_figure(pool, {"newer": newer}, {"newer": 6}))
+    assert "block 0\n1 ref" in texts(pool_figure(pool, {"newer": newer}, {"newer": 6}))
 
 
 def test_a_full_pool_says_so():
@@ -179,32 +213,8 @@ def test_stepper_follows_its_slider():
     slider, output = pool_stepper(steps).children
     assert isinstance(slider, ipywidgets.IntSlider) and (slider.min, slider.max) == (1, len(steps))
     assert output.value == snapshot_html(steps, 1)
+    assert pool_stepper(steps, step=9).children[1].value == snapshot_html(steps, 9)
     slider.value = 5
     assert "step 5 of 12</b>: 4 of 8 blocks in use" in output.value
     assert "copied to 3 first. Table of A: 0, 1, 2. Table of B: 0, 1, 3." in output.value, "words stand in for pictures"
     assert "data:image/png" in output.value
-
-
-WASTE = {
-    "one": Waste(0.2, 0.1, 0.5, 0.05, 0.15, 7.0, 0),
-    "two": Waste(0.9, 0.06, 0.02, 0.0, 0.02, 33.94, 5),
-}
-
-
-def test_waste_bars_are_the_shares():
-    (ax,) = (figure := waste_figure(WASTE)).axes
-    widths = [[bar.get_width() for bar in group] for group in ax.containers]
-    for i, w in enumerate(WASTE.values()):
-        got = [group[i] for group in widths]
-        assert got == pytest.approx([100 * x for x in (w.token_states, w.reserved, w.internal, w.external, w.free)])
-        last = ax.containers[-1][i]
-        assert last.get_x() + last.get_width() == pytest.approx(100)
-    assert texts(figure) == ["7.0 requests", "33.9 requests"]
-    assert len({(to_hex(g[0].get_facecolor()), g[0].get_hatch()) for g in ax.containers}) == 5
-    assert waste_words(WASTE).startswith("one: 20.0% hold a token, 10.0% will hold one later, 50.0% never will")
-
-
-def test_block_sizes_are_drawn_as_given():
-    left, right = block_size_figure({1: 1.0, 16: 0.98}, {1: 34.0, 16: 33.0}).axes
-    assert list(left.lines[0].get_xdata()) == [1, 16] and list(left.lines[0].get_ydata()) == [100, 98]
-    assert list(right.lines[0].get_ydata()) == [34, 33]

@@ -238,3 +238,22 @@ def test_what_cannot_be_simulated_is_refused():
         serve_contiguous([2], [0], "max")
     with pytest.raises(ValueError, match="give 'max', 'pow2' or 'oracle'"):
         serve_contiguous([2], [3], "least")
+
+
+@pytest.mark.parametrize("system", ["max", "oracle", "paged"])
+def test_a_watcher_sees_what_the_running_requests_hold(system, traffic):
+    """Pieces never overlap, hold the tokens there are, and lead to the means that are returned."""
+    tokens, batch = [], []
+
+    def watch(held):
+        held = list(held)
+        slots = [slot for h in held for start, size in h.pieces for slot in range(start, start + size)]
+        assert len(set(slots)) == len(slots) and max(slots) < 15_700
+        assert all(h.length <= h.final and h.length <= sum(size for _, size in h.pieces) for h in held)
+        tokens.append(sum(h.length for h in held))
+        batch.append(len(held))
+
+    prompts, outputs = (lengths[:100] for lengths in traffic)
+    serve = serve_paged if system == "paged" else lambda *a, **k: serve_contiguous(*a, system, **k)
+    waste = serve(prompts, outputs, watch=watch)
+    assert max(batch) >= waste.batch and max(tokens) / 15_700 >= waste.token_states
