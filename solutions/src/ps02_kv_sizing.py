@@ -16,7 +16,7 @@
 # | 5 | How many fit? ★★ | 8 | 3 |
 # | 6 | In words ★★ | 7 | 2 |
 #
-# Replace each line `raise NotImplementedError(...)` by your code. The cell below it checks your code, with other
+# Replace each line `raise NotImplementedError(...)` with your code. The cell below it checks your code, with other
 # numbers each time, and says what is wrong. Run it as often as you like. Hints open one at a time.
 
 # %% locked="setup"
@@ -68,7 +68,7 @@ CONFIGS = {
 # | `num_hidden_layers` | layers |
 # | `hidden_size` | width of the model |
 # | `num_attention_heads` | query heads |
-# | `num_key_value_heads` | key/value heads. If it is missing, each query head has its own (MHA) |
+# | `num_key_value_heads` | key/value heads. If the entry is missing, each query head has its own (MHA) |
 # | `head_dim` | numbers in one head's key. If it is missing or `None`: hidden size / query heads |
 #
 # Every layer keeps, for each key/value head, one key and one value of each token.
@@ -98,9 +98,9 @@ checks.kv_bytes_per_token(kv_bytes_per_token, points=4)
 # missing and where it says <code>None</code>.
 # </details></details>
 #
-# **A latent.** With MLA a layer keeps, for *all* heads together, one vector of `kv_lora_rank` numbers, from which
-# keys and values are made again, and beside it one of `qk_rope_head_dim` numbers, which holds the position. The
-# config has other entries, too, as you see above at DeepSeek-V3. In 16 bit:
+# **A latent.** With MLA a layer keeps two vectors per token, for *all* heads together: one of `kv_lora_rank` numbers, from
+# which keys and values are computed again, and one of `qk_rope_head_dim` numbers, which holds the position. The config
+# has other entries too, as you can see above for DeepSeek-V3. In 16 bit:
 
 
 # %% solve="latent_bytes_per_token"
@@ -120,14 +120,14 @@ checks.latent_bytes_per_token(latent_bytes_per_token, points=2)
 # </details>
 #
 # These are the published sizes of five models: 23,040, 524,288, 327,680, 147,456 and 70,272 bytes. **Before you run
-# the cell:** Qwen3-4B has 4 billion weights, Llama-3-70B has 70 billion. Which of them leaves more bytes a token, and
+# the cell:** Qwen3-4B has 4 billion weights, Llama-3-70B has 70 billion. Which of them leaves more bytes per token, and
 # by what factor?
 
 # %% tags=["raises-exception"]
 for name, config in CONFIGS.items():
     size = latent_bytes_per_token(config) if "kv_lora_rank" in config else kv_bytes_per_token(config)
     print(
-        f"{name:13} {size:8,} bytes a token; 8,192 tokens: {size * 8192 / 1e9:5.2f} GB = {size * 8192 / 2**30:5.2f} GiB"
+        f"{name:13} {size:8,} bytes per token; 8,192 tokens: {size * 8192 / 1e9:5.2f} GB = {size * 8192 / 2**30:5.2f} GiB"
     )
 
 # %% [markdown]
@@ -137,10 +137,10 @@ for name, config in CONFIGS.items():
 #
 # A cache may keep its numbers in 8, 4 or 2 bits. Then neighbouring numbers form *groups*, and each group has a scale
 # (and often an offset) of its own, which takes `scale_bytes` bytes. Each key and each value of a head is stored on
-# its own: it is cut into groups from the front, and no group reaches into the next vector. If the length does not
+# its own: it is cut into groups from the front, and no group extends into the next vector. If the length does not
 # divide evenly, the last group is shorter, and has a scale like the others.
 #
-# A vector of 96 numbers in 4 bits, with groups of 64 and 4 bytes a scale:
+# A vector of 96 numbers in 4 bits, with groups of 64 and 4 bytes per scale:
 #
 # | | numbers | scale |
 # |---|---|---|
@@ -184,8 +184,8 @@ for bits, group, scale_bytes in ((8, 128, 2), (4, 128, 4), (4, 32, 4), (2, 32, 4
 #
 # ★★ · *10 minutes · 3 points*
 #
-# In some models only a part of the layers sees the whole text; the others see the last `window` tokens and keep no
-# more. Gemma 3 has five layers with a window for each one without. Now add up whole caches. The layers come as a list
+# In some models only some of the layers see the whole text; the others see the last `window` tokens and keep no more.
+# Gemma 3 has five layers with a window for each one without. Now add up whole caches. The layers come as a list
 # with one entry for each layer: its window, or `None` for a layer that keeps everything.
 
 
@@ -223,16 +223,16 @@ for context in (512, 2048, 8192, 32_768, 131_072):
 #
 # ★★ · *10 minutes · 1 point and 2 points*
 #
-# In a *tensor-parallel* server each chip (a *rank*) computes a part of the heads, and keeps the keys and values of
-# those. A head is never cut. So there are two cases that work:
+# In a *tensor-parallel* server each chip (a *rank*) computes some of the heads, and keeps the keys and values of those. A
+# head is never cut. So there are two cases that work:
 #
 # - `ranks` divides `kv_heads`: each chip holds `kv_heads / ranks` of them.
-# - `kv_heads` divides `ranks`: there are more chips than heads, or as many. Each chip holds one head, and several
-#   chips hold a copy of the same.
+# - `kv_heads` divides `ranks`: there are at least as many chips as heads. Each chip holds one head, and where there are
+#   more chips than heads, several hold copies of the same one.
 #
 # If neither divides the other, engines refuse to start.
 #
-# A colleague wrote this for the sheet on which a server is planned. (16 bit, one token.)
+# A colleague wrote this for a spreadsheet on which servers are planned. (16 bit, one token.)
 
 
 # %% locked="colleague"
@@ -245,7 +245,7 @@ def colleagues_rank_bytes(layers, kv_heads, head_dim, ranks):
 print(f"Llama-3-70B on 8 chips: {colleagues_rank_bytes(80, 8, 128, 8):,} bytes on each")
 
 # %% [markdown]
-# That number is right. Find an input for which the function is wrong, and on which an engine does start. Any will do.
+# That number is right. Find an input for which the function is wrong and with which an engine does start. Any will do.
 
 
 # %% solve="counterexample"
@@ -291,9 +291,9 @@ checks.rank_bytes(rank_bytes, points=2)
 #
 # ★★ · *8 minutes · 3 points*
 #
-# A share of a chip's memory may be used, 0.9 of it by default. The weights take their part, and what is left is for
-# the caches of whole sequences. The memory comes as a text with a number, a space and a unit: `"80 GB"` (1 GB is
-# $10^9$ bytes) or `"80 GiB"` (1 GiB is $2^{30}$ bytes).
+# Only a share of a chip's memory may be used, 0.9 of it by default. That share has to hold the weights first; the rest of
+# it is for the caches of whole sequences. The memory is given as a string with a number, a space and a unit: `"80 GB"`
+# (1 GB is $10^9$ bytes) or `"80 GiB"` (1 GiB is $2^{30}$ bytes).
 
 
 # %% solve="sequences_that_fit"
@@ -319,7 +319,7 @@ checks.sequences_that_fit(sequences_that_fit, points=3)
 # </details></details>
 #
 # What you built answers the question of lesson 02. Llama-3-70B on H100s, 8,192 tokens each, with weights and heads
-# shared evenly by the chips. Before you run it: from 8 chips to 16, how many more users fit?
+# split evenly among the chips. Before you run it: from 8 chips to 16, how many more users fit?
 
 # %% tags=["raises-exception"]
 weight_bytes = 2 * 70_553_706_496
@@ -327,10 +327,10 @@ for ranks in (2, 4, 8, 16):
     each = rank_bytes(80, 8, 128, ranks) * 8192
     users = sequences_that_fit("80 GB", weight_bytes // ranks, each)
     print(f"{ranks:2} chips: on each {weight_bytes / ranks / 1e9:5.1f} GB of weights", end="")
-    print(f" and {each / 1e9:.2f} GB a user, {users:3} users")
+    print(f" and {each / 1e9:.2f} GB per user, {users:3} users")
 
 # %% [markdown]
-# You shared the weights evenly. `fit` of `specdec_ref.arithmetic` counts 187 users on 16 chips: there the weights that
+# You split the weights evenly. `fit` of `specdec_ref.arithmetic` counts 187 users on 16 chips: there the weights that
 # make a head's keys and values are held twice, just as its cache is, and each chip has 0.17 GB less room.
 
 # %% [markdown]
@@ -361,10 +361,10 @@ for ranks in (2, 4, 8, 16):
 # <!-- END SOLUTION -->
 
 # %% [markdown]
-# ## What to take along
+# ## What to remember
 #
-# - Two, for keys and values; layers; *key/value* heads; `head_dim` from the config; bytes. Or a latent, once a layer.
+# - Two, for keys and values; layers; *key/value* heads; `head_dim` from the config; bytes. Or a latent, once per layer.
 # - Scales take room: 4 bits are not a quarter of 16.
 # - A window caps a layer, not the model.
 # - A head is never cut: beyond the number of key/value heads, more chips do not shrink the cache of a chip.
-# - Whole sequences, beside the weights, in the unit that the sheet says.
+# - Only whole sequences count, beside the weights, in the unit that the datasheet uses.

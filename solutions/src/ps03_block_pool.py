@@ -17,10 +17,10 @@
 # | 6 | Find the bug ★★ | 10 | 1 + 1 |
 # | 7 | In words ★★ | 5 | 2 |
 #
-# Replace each line `raise NotImplementedError(...)` by your code. The cell below it calls your code on random pools,
-# different ones each time, from small to large. If something is wrong, it shows the first pool and call where it is,
-# as code that you can paste into a cell, and what is likely the mistake. (What your functions print meanwhile is not
-# shown.) Run it as often as you like.
+# Replace each line `raise NotImplementedError(...)` with your code. The cell below it calls your code on random pools,
+# different ones each time, from small to large. If something is wrong, it shows the first pool and call that go wrong, as
+# code that you can paste into a cell, and the likely mistake. (What your functions print meanwhile is not shown.) Run it
+# as often as you like.
 #
 # **A part does not need the ones before it.** Your functions may call each other. If one of them is wrong or missing,
 # the check of another puts a right one in its place.
@@ -28,8 +28,8 @@
 # %% [markdown]
 # ## The pool
 #
-# All functions work on this state. Plain Python: lists, a deque, a dictionary. It is given, and the checks bring
-# pools of their own that look just like it, so do not change the class.
+# All functions work on this state, in plain Python: lists, a deque, a dictionary. The class is given. Do not change it:
+# the checks bring pools of their own that look just like it.
 
 # %% locked="pool"
 from collections import deque
@@ -63,17 +63,17 @@ def show(pool, **tables):
 #
 # Block 5 begins at slot 5 · 4 = 20. Slots 10 and 11 are the sequence's, and not used yet.
 #
-# One rule goes through the whole set: **all or nothing**. An operation that cannot be done raises an error and leaves
-# the pool and all tables exactly as they were. The request waits, and tries again later. If it left something half
-# done, blocks would be lost, one at a time, and the server would stand still after a day.
+# One rule holds throughout: **all or nothing**. An operation that cannot be done raises an error and leaves the pool and
+# all tables exactly as they were. The request waits and tries again later. If operations left something half done, blocks
+# would be lost one at a time, and after a day the server would stand still.
 
 # %% [markdown]
 # ## 1. Allocate and release
 #
 # ★ · *12 minutes · 1 + 2 points*
 #
-# `allocate` takes `n` blocks out of `pool.free`. Each has one holder from now on. (*Which* free blocks does not
-# matter yet. Part 5 comes back to it.)
+# `allocate` takes `n` blocks out of `pool.free`. From then on each has one holder. (*Which* free blocks it takes does not
+# matter yet. Part 5 comes back to that.)
 
 
 # %% solve="allocate"
@@ -104,8 +104,8 @@ checks.allocate(allocate, points=1)
 # `release` is how a table lets go. Other tables may hold the same blocks (part 3), so a block is free only when
 # *nobody* holds it any more.
 #
-# A table that is released twice by mistake is a nasty thing. The second time, the block may be somebody else's
-# already. So `release` refuses what cannot be right.
+# A table that is released twice by mistake does harm: by the second time, its blocks may belong to another sequence. So
+# `release` refuses what cannot be right.
 
 
 # %% solve="release"
@@ -143,16 +143,16 @@ checks.release(release, points=2)
 #
 # ★★ · *15 minutes · 2 + 1 points*
 #
-# A sequence has `length` tokens and grows by `n`. How many blocks does it need then, and how many has it got? The
-# last block may have room. (In this part nobody shares blocks.)
+# A sequence has `length` tokens and grows by `n`. How many blocks does it need then, and how many does it have? The last
+# block may have room. (In this part no blocks are shared.)
 #
-# `append` changes the list that it is given: `table.append(...)`, `table += ...`, `table.extend(...)`. But
-# `table=table+...` makes a new list, which the caller never sees.
+# `append` changes the list that it is given: `table.append(...)`, `table += ...` and `table.extend(...)` do that. But
+# `table = table + ...` makes a new list, which the caller never sees.
 
 
 # %% solve="append"
 def append(pool, table, length, n):
-    """Make room for n tokens behind the `length` tokens that the table holds; changes the table.
+    """Make room for n tokens after the `length` tokens that the table holds; changes the table.
 
     Returns the list of the n slots in which the new tokens lie, in order.
     Raises MemoryError, and changes nothing, if there are not enough free blocks.
@@ -170,14 +170,14 @@ checks.append(append, points=2)
 
 # %% [markdown]
 # <details><summary>Hint 1</summary>L tokens take L / block_size blocks, rounded up. In whole numbers: <code>-(-L //
-# size)</code>, or <code>(L + size - 1) // size</code>. Take away those that the table has already.
+# size)</code>, or <code>(L + size - 1) // size</code>. Subtract those that the table has already.
 # <details><summary>Hint 2</summary>Ask <code>allocate</code> once, for all new blocks. It is all or nothing, so
 # <code>append</code> is too.
 # <details><summary>Hint 3</summary>Position i lies in block <code>table[i // size]</code>, at offset <code>i %
 # size</code>. Where does block b begin?</details></details></details>
 #
-# **Rolling back.** In speculative decoding a round appends drafts, and then some of them turn out to be wrong. Their
-# blocks go back at once.
+# **Rolling back.** In speculative decoding a round appends drafts, and then some of them turn out to be wrong. The blocks
+# that held only those go back at once.
 
 
 # %% solve="truncate"
@@ -224,8 +224,8 @@ def fork(pool, table):
 checks.fork(fork, points=1)
 
 # %% [markdown]
-# From now on a table may share blocks. `append_cow` makes room like `append`, and sees to it that nobody writes into
-# a block that others read. It moves no keys and values itself. It *says* which blocks have to be copied, as pairs
+# From now on a table may share blocks. `append_cow` makes room as `append` does, and makes sure that nobody writes into a
+# block that others read. It moves no keys and values itself. It *returns* which blocks have to be copied, as pairs
 # (source, target), and the caller copies them before it writes.
 #
 # Tables `a` and `b` hold `[0, 1]`, 6 tokens in blocks of 4. First `a` grows by 4, then `b` grows by 1:
@@ -236,13 +236,13 @@ checks.fork(fork, points=1)
 # | `append_cow(pool, a, 6, 4)` | `[0, 2, 3]` | `[0, 1]` | 2, 1, 1, 1 | `[(1, 2)]` |
 # | `append_cow(pool, b, 6, 1)` | `[0, 2, 3]` | `[0, 1]` | 2, 1, 1, 1 | `[]` |
 #
-# Block 0 is shared and full: nobody writes there any more. Block 1 was shared and half full: `a` gets block 2 for it,
-# and block 3 for the rest. After that `b` holds block 1 alone, and writes in place.
+# Block 0 is shared and full: nobody writes there any more. Block 1 was shared and partly filled: `a` gets block 2 in its
+# place, and block 3 for the rest. After that `b` holds block 1 alone, and writes in place.
 
 
 # %% solve="append_cow"
 def append_cow(pool, table, length, n):
-    """Make room for n tokens behind the `length` tokens of a table whose blocks others may hold; changes the table.
+    """Make room for n tokens after the `length` tokens of a table whose blocks others may hold; changes the table.
 
     Before a half-full block that others hold is written, a new block takes its place in the table. No other block is
     replaced, and none if n = 0.
@@ -275,7 +275,7 @@ checks.append_cow(append_cow, points=3)
 # last block is to be replaced. Ask <code>allocate</code> once for the sum. Only then change the table and the count
 # of the old block.
 # <details><summary>Hint 3</summary>The order in the table: the copy stands where the shared block stood, the blocks
-# for the growth come behind it.</details></details></details>
+# for the growth come after it.</details></details></details>
 
 # %% [markdown]
 # ## 4. Found by its prefix
@@ -283,7 +283,7 @@ checks.append_cow(append_cow, points=3)
 # ★★★ · *20 minutes · 1 + 1 + 2 points*
 #
 # Prompts often begin in the same way. The keys and values of a full block depend on its tokens *and on all tokens
-# before it*. So its hash is made of its parent's hash (that of the block before it) and its tokens. The first block's
+# before it*. So its hash is made from its parent's hash (that of the block before it) and its tokens. The first block's
 # parent is `None`.
 
 
@@ -304,7 +304,7 @@ checks.block_hash(block_hash, points=1)
 
 # %% [markdown]
 # `register` is called once the keys and values of `tokens` are written, for a table from its start. Every *full*
-# block gets its hash, in `pool.hashes`, and can be found from now on, through `pool.cached`. The rest behind the last
+# block gets its hash, in `pool.hashes`, and can be found from now on, through `pool.cached`. The rest after the last
 # full block may still be written to, so it gets none.
 #
 # If another block holds the same already, you may leave its entry in `pool.cached`, or let it lead to the new block.
@@ -329,11 +329,17 @@ def register(pool, table, tokens):
 checks.register(register, points=1)
 
 # %% [markdown]
+# <details><summary>Hint 1</summary>Go through the full blocks in order, and hand the hash of each on to the next as its
+# parent, also where a block has its hash already.
+# <details><summary>Hint 2</summary>There are <code>len(tokens) // size</code> full blocks, and block i holds
+# <code>tokens[i * size : (i + 1) * size]</code>. Both <code>pool.hashes</code> and <code>pool.cached</code> have to
+# know.</details></details>
+#
 # `reuse_prefix` begins the table of a new prompt with what is known. A block that it finds may be held by others, or
 # be free: then it stands *somewhere* in `pool.free`, and must leave it.
 #
-# **One token is always left over.** Even if all of the prompt is known, its last token has to be fed to the model:
-# the cache holds keys and values, and the next token comes from logits.
+# **At least one token is left to compute.** Even if all of the prompt is known, its last token has to be fed to the model:
+# the cache holds keys and values, but the next token comes from logits.
 
 
 # %% solve="reuse_prefix"
@@ -374,17 +380,17 @@ checks.reuse_prefix(reuse_prefix, points=2)
 #
 # ★★ · *8 minutes · 2 points*
 #
-# **Go back to `allocate` and `release` in part 1**, change them where needed, run their cells again, then come back
-# and run the check below. There is nothing new to write here.
+# **Go back to `allocate` and `release` in part 1**, change them where needed, run their cells again, then come back and
+# run the check below. There is nothing new to write here.
 #
-# A free block that has a hash can still be found. So whoever takes a free block also destroys a piece of the prefix
-# cache. This gives four rules:
+# A free block that has a hash can still be found. So taking a free block also destroys a piece of the prefix cache. This
+# gives four rules:
 #
-# 1. `allocate` takes the blocks that have been free *longest*: from the front of `pool.free`. In which order it returns
-#    them does not matter. The others keep their order.
+# 1. `allocate` takes the blocks that have been free *longest*: from the front of `pool.free`. The order in which it
+#    returns them does not matter. The others keep their order.
 # 2. `release` puts blocks at the back of `pool.free`, and **the last block of the table first**. So a sequence is
-#    forgotten from its end, and its beginning can be found longest. (Without its first block, none of the others can
-#    be found.)
+#    forgotten from its end, and its beginning can be found the longest. (Without its first block, none of the others
+#    can be found.)
 # 3. A block that is handed out **loses its hash**: it will hold other tokens. `pool.hashes[block]` is `None` again,
 #    and nothing in `pool.cached` leads to it.
 # 4. All other entries stay. Two blocks can have the same hash, and `pool.cached` leads to one of them. When the other
@@ -398,7 +404,7 @@ checks.evict(allocate, release, points=2)
 
 # %% [markdown]
 # <details><summary>Hint 1</summary>A deque has two ends: <code>popleft</code> takes the first, <code>append</code>
-# adds behind the last. And <code>reversed(table)</code> runs from the last block to the first.
+# adds at the end. And <code>reversed(table)</code> runs from the last block to the first.
 # <details><summary>Hint 2</summary>For rules 3 and 4: look up the block's hash. Delete the entry in
 # <code>pool.cached</code> only if it leads to this block. Then set <code>pool.hashes[block]</code> to
 # <code>None</code>.</details></details>
@@ -442,9 +448,9 @@ except Exception as error:
 #
 # ★★ · *10 minutes · 1 + 1 points*
 #
-# This code is given. It serves prompts: known blocks first, then new ones, in one function. A colleague did without
-# rule 3 of part 5, and gives the reason in a comment: whoever finds an old entry sees that the *tokens* in the block
-# are others. The tests pass, and it went into production.
+# This code is given. It serves prompts: known blocks first, then new ones, in one function. A colleague left out rule 3 of
+# part 5, and gives the reason in a comment: if an old entry is found, the *tokens* in the block turn out to be different.
+# The tests pass, and it went into production.
 
 
 # %% locked="server"
@@ -489,7 +495,7 @@ def end(pool, table):
 # **(a) Show it.** Give a story in which it goes wrong: a list of prompts, each a list of tokens. They are served one
 # after the other, `start` and then `end`, by a `ServerPool(4, 2)`, which is new: 4 blocks of 2 tokens, so a prompt
 # has at most 8 tokens. In one of them, `start` must count a block as known whose keys and values were computed
-# *behind other tokens*.
+# *after other tokens*.
 #
 # Try your story out first. It helps to draw the four blocks on paper.
 
@@ -504,13 +510,13 @@ for prompt in [[1, 2, 3], [1, 2, 4]]:  # a story in which all goes well
 
 # %% solve="story"
 def story():
-    """Prompts, served one after the other, of which one gets a block that was computed behind other tokens.
+    """Prompts, served one after the other, of which one gets a block that was computed after other tokens.
 
     Returns a list of prompts, each a list of at most 8 tokens (whole numbers).
     """
     ### BEGIN SOLUTION
     # [1, 2] lies in block 0, and leaves its hash as the beginning of a prompt. The second prompt takes blocks 1, 2, 3
-    # and then 0, where again 1, 2 come to lie, but behind six other tokens. The third prompt finds the old entry, and
+    # and then 0, where again 1, 2 come to lie, but after six other tokens. The third prompt finds the old entry, and
     # the tokens are the same.
     return [[1, 2], [3, 4, 5, 6, 7, 8, 1, 2], [1, 2, 9]]
     ### END SOLUTION
@@ -523,18 +529,18 @@ checks.story(story, points=1)
 # <details><summary>Hint 1</summary>The comparison catches a block with <i>other</i> tokens. When does a block hold
 # the <i>same</i> tokens again, and is still not the same?
 # <details><summary>Hint 2</summary>The keys of a block depend on what stands before it. So the same two tokens must
-# come to lie in the same block, once as the beginning of a prompt, and once further behind.
+# come to lie in the same block, once at the beginning of a prompt, and once later in one.
 # <details><summary>Hint 3</summary>Begin with the prompt <code>[1, 2]</code>. It lies in block 0. In which order are
 # the blocks free then? In the second prompt, let the piece <code>1, 2</code> be the one that gets block
 # 0.</details></details></details>
 #
-# **(b) Mend it.** Write `start` once more, without the bug. Copy it from above and change as little as you can.
+# **(b) Repair it.** Write `start` once more, without the bug. Copy it from above and change as little as you can.
 # Nothing that can still be found may be lost. You have `pool.hashes`, which the given code does not use.
 
 
 # %% solve="repair"
 def mended_start(pool, prompt):
-    """As `start`, but only blocks that were computed behind exactly the prompt's tokens count as known.
+    """As `start`, but only blocks that were computed after exactly the prompt's tokens count as known.
 
     pool: a ServerPool. Returns (table, number of known tokens).
     """
@@ -581,7 +587,7 @@ checks.repair(mended_start, points=1)
 # A server decodes speculatively. To save time it calls `register` for every block as soon as it is full, drafts
 # included. After each round it rolls back with `truncate`, and goes on writing at the place of the first wrong draft.
 #
-# (a) Tell, with blocks of 4 and one short sequence, how another user can get wrong keys, although no block was ever
+# (a) Describe, with blocks of 4 and one short sequence, how another user can get wrong keys although no block was ever
 # handed out a second time. (b) What is the simplest rule that prevents it, and why does it cost next to nothing?
 
 # %% [markdown] written="words" points=2
