@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from specdec_course.pictures.tokens import side_by_side_html as side_by_side_html
     from specdec_course.pictures.timeline import timed_run as timed_run, timeline_html as timeline_html
     from specdec_course.pictures.timeline import race_html as race_html, race_explorer as race_explorer
-    from specdec_course.pictures.rounds import record_rounds as record_rounds, round_html as round_html
+    from specdec_course.pictures.recorded import record_rounds as record_rounds, worked_round as worked_round
+    from specdec_course.pictures.strip import strip_figure as strip_figure, strip_words as strip_words
     from specdec_course.pictures.rounds import round_stepper as round_stepper, rounds_figure as rounds_figure
-    from specdec_course.pictures.rounds import time_shares as time_shares, times_figure as times_figure
+    from specdec_course.pictures.rounds import times_figure as times_figure, times_words as times_words
+    from specdec_course.suspects import suspect as suspect, reply_to_order as reply_to_order
     from specdec_course.pictures.plots import pass_cost_figure as pass_cost_figure
     from specdec_course.pictures.races import ratio_figure as ratio_figure, predicted_speedup as predicted_speedup
     from specdec_course.pictures.races import together_words as together_words

@@ -3,9 +3,9 @@
 #
 # *90 minutes, 20 points. It follows lesson 05, The engine. You need nothing else: no GPU, no network.*
 #
-# By the end you will have written a speculative engine with a draft model, part by part, and every part was checked
-# exactly. You can say what each of the two caches holds after any round, end a text at the right token, and find a
-# fault in an engine that passes its author's tests.
+# By the end you will have written a speculative engine with a draft model, part by part, with an exact check of every
+# part. You will be able to say what each of the two caches holds after any round, end a text at the right token, and
+# find the fault in an engine that passes its author's tests.
 #
 # | part | what | points | difficulty | minutes |
 # |---|---|---|---|---|
@@ -16,8 +16,8 @@
 # | E | find the bug | 3 | ★★ | 12 |
 # | F | in writing | 2 | ★ | 8 |
 #
-# Write where a cell says so, run it, then run the check below it. A check draws new inputs each time. The parts do not
-# lean on each other: where one of them needs another, its check brings a right one along.
+# Write where a cell says so, run it, then run the check below it. A check draws new inputs each time. The parts are
+# independent: where one needs another, its check brings a right one along.
 
 # %% [markdown]
 # ## What is given
@@ -28,16 +28,16 @@
 # **The models.** A model is used through three calls only, as in the lesson:
 #
 # - `cache = model.new_cache(capacity)` makes an empty cache for at most `capacity` tokens;
-# - `logits = model.forward(torch.tensor(ids), cache)` takes in `ids` (at least one) behind what the cache holds. It
+# - `logits = model.forward(torch.tensor(ids), cache)` reads `ids` (at least one) after what the cache holds. It
 #   returns one row of logits for each of them, `[n, vocab]`. Row i says what comes after `ids[i]`;
-#   `model.forward(ids, cache, slice(0))` takes them in and returns no row;
+#   `model.forward(ids, cache, slice(0))` reads them and returns no row;
 # - `cache.length` is the number of tokens held, `cache.truncate(length)` keeps the first `length` of them.
 #
 # `model.max_context` is the most tokens that its cache may ever hold, or `None`.
 #
 # **The distribution, the rule and the source.** They are in the next cell. Read it, it is short. `distribution` turns
 # logits into the distribution that tokens are drawn from. A *rule* says how many drafts are kept and which token
-# follows them; `sampling_rule` is the one of lesson 04. Every random choice asks `source`:
+# follows them; `sampling_rule` is the one of lesson 04. Every random choice goes through `source`:
 # `source.categorical(distribution)` draws a token, `source.bernoulli(p)` is true with probability p.
 
 # %% locked="given"
@@ -50,8 +50,9 @@ from specdec_ref.models import ScriptedModel
 
 
 def distribution(logits, temperature):
-    """The distribution of the next token for logits `[vocab]` or `[n, vocab]`, same shape. Temperature 0: one-hot,
-    the best.
+    """The distribution of the next token for logits `[vocab]` or `[n, vocab]`, same shape.
+
+    At temperature 0 it is one-hot: all on the best token.
     """
     if temperature == 0:
         best = logits.argmax(-1, keepdim=True)
@@ -60,7 +61,7 @@ def distribution(logits, temperature):
 
 
 def sampling_rule(source):
-    """The rule of lesson 04, with its chance from `source`: rule(drafted, q, p) -> (accepted, next token)."""
+    """The rule of lesson 04, with its random choices from `source`: rule(drafted, q, p) -> (accepted, next token)."""
 
     def rule(drafted, q, p):
         for i, x in enumerate(drafted):
@@ -73,8 +74,8 @@ def sampling_rule(source):
 
 
 # %% [markdown]
-# A scripted model to play with. Its distribution looks at the **whole** text, so a cache that holds the wrong tokens
-# gives another answer.
+# A scripted model to play with. Its distribution depends on the **whole** text, so a cache that holds the wrong
+# tokens gives a different answer.
 
 
 # %%
@@ -98,12 +99,11 @@ print(f"after truncate(1) the cache holds {cache.length}")
 # *★★, 15 minutes, 3 points*
 #
 # The draft model writes `gamma` tokens, one after the other. Its cache holds a *beginning* of the committed tokens:
-# all but the pending one, or fewer, and nothing at all before the first round. So the first pass takes in all that the
-# cache lacks, and every other pass the draft before.
+# all but the pending one, or fewer, and nothing at all before the first round. So the first pass is fed everything
+# that the cache lacks, and each later pass the draft before it.
 #
-# - At each place the distribution is `distribution(row, temperature)`, and the token is drawn from it, by one
-# `source.categorical`. Hand
-#   over that distribution with the token.
+# - At each place the distribution is `distribution(row, temperature)`, and the token is drawn from it, with one call of
+#   `source.categorical`. Return that distribution along with the token.
 # - `gamma` drafts take `gamma` passes, no more. So the last draft comes *out* of the last pass and never goes *in*.
 # - With `gamma == 0` nothing happens, and the answer is `([], [])`.
 #
@@ -126,16 +126,16 @@ print(f"after truncate(1) the cache holds {cache.length}")
 
 # %% solve="draft"
 def draft(model, cache, tokens, gamma, temperature, source):
-    """Draft `gamma` tokens behind the committed `tokens`.
+    """Draft `gamma` tokens after the committed `tokens`.
 
     cache: the draft model's; it holds a beginning of `tokens`, never the pending token.
     Returns (drafted, distributions): a list of `gamma` token ids, and for each the distribution `[vocab]` that it was
-    drawn from. Afterwards the cache holds `tokens` and all drafts but the last. Takes `gamma` passes; `tokens` is not
+    drawn from. After the call the cache holds `tokens` and all drafts but the last. Takes `gamma` passes; `tokens` is not
     changed.
     """
     ### BEGIN SOLUTION
     drafted, distributions = [], []
-    new = tokens[cache.length :]  # all that the cache lacks: one token, two after a round that went well, or the prompt
+    new = tokens[cache.length :]  # all that the cache lacks: one token, two after a fully accepted round, or the prompt
     for _ in range(gamma):
         q = distribution(model.forward(torch.tensor(new), cache)[-1], temperature)
         x = source.categorical(q)
@@ -157,15 +157,15 @@ checks.draft(draft, points=3)
 # **The greedy rule first.** A rule is a function `rule(drafted, q, p)`:
 #
 # - `drafted` holds g tokens, `q` the g distributions that they were drawn from;
-# - `p` holds the target's distributions, `[g + 1, vocab]`. Row i is its distribution behind the committed tokens and
-# the first i drafts.
+# - `p` holds the target's distributions, `[g + 1, vocab]`. Row i is its distribution after the committed tokens and
+#   the first i drafts.
 #
-# It returns `(accepted, token)`: how many drafts stay, and the one token of the target behind them. The greedy rule
-# keeps drafts as long as each is the likeliest token of its row. It does not look at `q`.
+# It returns `(accepted, token)`: how many drafts stay, and the target's own token after them. The greedy rule keeps
+# drafts as long as each is the likeliest token of its row. It does not look at `q`.
 #
 # <details><summary>Hint</summary>
 #
-# Drafts 0 to 3 agree as yes, no, yes, yes: one is kept. The token behind it comes from the row that has seen exactly
+# Drafts 0 to 3 agree as yes, no, yes, yes: one is kept. The token after it comes from the row that has seen exactly
 # the kept drafts.
 #
 # </details>
@@ -173,7 +173,7 @@ checks.draft(draft, points=3)
 
 # %% solve="greedy"
 def greedy_rule(drafted, q, p):
-    """(accepted, token): the length of the agreeing prefix, and the target's choice behind it."""
+    """(accepted, token): the length of the agreeing prefix, and the target's choice after it."""
     ### BEGIN SOLUTION
     best = [int(row.argmax()) for row in p]
     accepted = 0
@@ -191,12 +191,12 @@ checks.greedy(greedy_rule, points=1)
 # distributions that a rule needs. What do you feed?
 #
 # Then ask the rule, whichever it is, and return the list of the tokens that this round *emits*: the kept drafts and the
-# one token behind them. Do not roll back yet, part C does.
+# one token after them. Do not roll back yet: that is part C.
 #
 # <details><summary>Hint</summary>
 #
-# A pass returns a row for each token that went in, and row i speaks about what comes *after* token i. The first draft
-# must be judged too: which token stands before it?
+# A pass returns a row for each token that was fed, and row i is about what comes *after* token i. The first draft has
+# to be judged too: which token stands before it?
 #
 # </details>
 
@@ -205,7 +205,7 @@ checks.greedy(greedy_rule, points=1)
 def verify(model, cache, tokens, drafted, q, rule, temperature):
     """One pass of the target over the drafts, and what the rule keeps: the list of emitted token ids.
 
-    cache: the target's; it holds `tokens` but the pending one. Afterwards it holds `tokens` and `drafted`.
+    cache: the target's; it holds `tokens` but the pending one. After the call it holds `tokens` and `drafted`.
     q: the distributions that `drafted` were drawn from. rule: rule(drafted, q, p) -> (accepted, token), as above.
     """
     ### BEGIN SOLUTION
@@ -237,7 +237,7 @@ checks.verify(verify, points=2)
 # Do the same for 0, 3 and 4 kept drafts. In one of these cases the two caches differ at the end.
 #
 # `roll_back` is called for each cache in turn, with all tokens that are committed after the round. It keeps as
-# much as it may, and nothing else. Sometimes there is nothing to take back.
+# much as it may, and no more. Sometimes there is nothing to take back.
 #
 # <details><summary>Hint</summary>
 #
@@ -265,7 +265,7 @@ checks.rollback(roll_back, points=2)
 # one token more than it keeps drafts. How many may be drafted?
 #
 # A second limit: the draft model may have a shorter context than the target. Its cache can never hold more than
-# `draft_context` tokens. How many are in it after drafting g tokens? (Look at the table above.) Where it has no place
+# `draft_context` tokens. How many are in it after drafting g tokens? (Look at the table above.) Where there is no room
 # left, the answer is 0: the engine goes on without drafts.
 #
 # <details><summary>Hint 1</summary>
@@ -274,7 +274,7 @@ checks.rollback(roll_back, points=2)
 #
 # <details><summary>Hint 2</summary>
 #
-# To draft g tokens, the draft model takes in the `n_tokens` committed ones and g - 1 drafts.
+# To draft g tokens, the draft model is fed the `n_tokens` committed ones and g - 1 drafts.
 #
 # </details></details>
 
@@ -323,8 +323,8 @@ checks.cut(cut, points=1)
 #
 # *★★★, 20 minutes, 4 points*
 #
-# Now put the parts together. They come in as `parts`, so that the check can hand you right ones: call
-# all five, `parts.draft(...)` and not `draft(...)`. They take what they took above.
+# Now put the parts together. They come in as `parts`, so that the check can hand you correct ones:
+# call all five, as `parts.draft(...)` and not `draft(...)`. Their arguments are those of above.
 #
 # The engine promises, exactly:
 #
@@ -333,7 +333,7 @@ checks.cut(cut, points=1)
 #    the draft only proposed;
 # 3. after every round both caches are as part C says, and `on_round(tokens, target_cache, draft_cache)` is called with
 #    all committed tokens, the prompt's too;
-# 4. the target takes in the prompt (all of it but its last token), and from there on makes one pass a round;
+# 4. the target reads the prompt (all of it but its last token), and from then on makes one pass per round;
 # 5. the caller's `prompt` is not changed. It may have a single token.
 #
 # <details><summary>Hint 1</summary>
@@ -347,8 +347,8 @@ checks.cut(cut, points=1)
 #
 # <details><summary>Hint 3</summary>
 #
-# A pass needs at least one token. What is there to take in of a prompt that has only one? And of the draft's cache you
-# need not think before the first round: `draft` takes in all that it lacks.
+# A pass needs at least one token. What is left to read of a prompt that has only one? You need not fill the draft's
+# cache before the first round: `draft` feeds everything that it lacks.
 #
 # </details></details></details>
 
@@ -376,7 +376,7 @@ def generate(
     """Decode speculatively: the list of new token ids, without the prompt.
 
     target, draft_model: models; each needs a cache of its own.
-    prompt: list of at least one id. gamma: most drafts a round; 0 is plain decoding.
+    prompt: list of at least one id. gamma: most drafts per round; 0 is plain decoding.
     rule: for parts.verify. source: for parts.draft. temperature: for both. eos: ids that end the text.
     """
     ### BEGIN SOLUTION
@@ -425,8 +425,8 @@ checks.show_run(generate, mine, greedy_rule, toy, ScriptedModel(nearly, vocab_si
 # nothing below needs them. The draft is no second network here: `copies` is a scripted model that looks for the last
 # two tokens earlier in the text and says what came next there. For your `draft` it is a model like any other.
 #
-# The target computes in float32 here, so that a difference to plain decoding is a fault and no rounding (a near-tie of
-# two tokens could still fall the other way, but hardly ever does).
+# The target computes in float32 here, so that a difference from plain decoding is a fault and not rounding (a near-tie
+# of two tokens could still fall the other way, but hardly ever does).
 
 # %% tags=["raises-exception"]
 smollm2 = checks.smollm2()  # None where the weights are missing; says so
@@ -504,9 +504,9 @@ print("perfect, gamma 1 to 8:", all(handed_in(remembering, perfect, [1, 2], 12, 
 print("always wrong, gamma 1:", handed_in(remembering, always_wrong, [1, 2], 12, 1) == plain)
 
 # %% [markdown]
-# **Show it.** Find an input on which `handed_in` goes wrong with the model `remembering`: it writes another text than
-# plain decoding, or it raises an error. Any one will do. Your `propose` must keep its promise: at most as many tokens
-# as it is asked for, and ids from 0 to 9.
+# **Show it.** Find an input on which `handed_in` goes wrong with the model `remembering`: it writes a different text
+# from plain decoding, or it raises an error. Any such input will do. Your `propose` must keep its promise: at most as
+# many tokens as it is asked for, and ids from 0 to 9.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -515,7 +515,7 @@ print("always wrong, gamma 1:", handed_in(remembering, always_wrong, [1, 2], 12,
 #
 # <details><summary>Hint 2</summary>
 #
-# How many drafts were rejected? The code has an opinion of its own about that. When is it wrong?
+# How many drafts were rejected? The last `if` computes that number in a way of its own. When is it wrong?
 #
 # </details></details>
 
@@ -536,14 +536,17 @@ def witness():
 checks.witness(witness, points=1)
 
 # %% [markdown]
-# **Repair it.** Copy the engine and mend it. It has to write the text of plain decoding for every drafter. It asks
-# `propose` for as many drafts as before and uses all that come, so it takes no more passes than before. And it feeds
-# nothing twice: no fresh cache in each round. The prompt may go in first, as given, or in one pass with the first drafts.
+# **Repair it.** Copy the engine and mend it. Your version
+#
+# - writes the text of plain decoding, whatever `propose` returns;
+# - asks `propose` for as many drafts as `handed_in` does, in the same rounds, and verifies all that it gets;
+# - feeds no token twice, so no fresh cache in each round. The prompt (all of it but its last token) may have a pass of its
+#   own, as it has now, or share the first verifying pass.
 
 
 # %% solve="repair"
 def repaired(model, propose, prompt, max_new_tokens, gamma):
-    """As `handed_in`, and right."""
+    """As `handed_in`, but right for every `propose`."""
     ### BEGIN SOLUTION
     tokens, end = list(prompt), len(prompt) + max_new_tokens
     cache = model.new_cache(end)
@@ -581,19 +584,17 @@ checks.repair(repaired, points=2)
 # <!-- BEGIN SOLUTION -->
 # *For marking: one point for each question, half for half of it.*
 #
-# 1. *(half)* Drafts behind an EOS can never be part of the text: if the EOS is kept, the text ends with it; if it is
-#    rejected, all behind it is rejected too. So not drafting them changes neither the text nor its distribution;
-# whether one
-#    stops depends on a token that *was proposed and is still tested*, so no token is dropped unseen. (An answer that
-#    says only "they would be thrown away anyway" is enough.)
+# 1. *(half)* Drafts after an EOS can never be part of the text: if the EOS is kept, the text ends with it; if it is
+#    rejected, everything after it is rejected too. So not drafting them changes neither the text nor its distribution;
+#    whether one stops depends on a token that *was proposed and is still tested*, so no token is dropped unseen. (An
+#    answer that says only "they would be thrown away anyway" is enough.)
 #    *(half)* If the text stops at a drafted EOS that was not verified, it ends where the target wanted to go on: greedy
 #    output is cut short; in sampling texts end with the draft's probability of EOS, q, and not with the target's, p.
 #    The output then depends on the draft, so it is no longer exact.
-# 2. *(half)* The counting distribution looks at the newest token only. The pending token is always fed by the round
-# itself, so
-#    what stands in the cache before it has no influence, right or wrong. The model must depend on the whole text,
-#    tokens *and* places, so that a token too many, one too few or a rejected one changes its answer. (Comparing the
-#    cache with a fresh prefill is as good an answer.)
+# 2. *(half)* The counting distribution depends on the newest token only. The pending token is always fed by the round
+#    itself, so what stands in the cache before it has no influence, right or wrong. The model must depend on the whole
+#    text, tokens *and* places, so that a token too many, one too few or a rejected one changes its answer. (Comparing
+#    the cache with a fresh prefill is as good an answer.)
 #    *(half)* For instance: the last accepted draft never enters the draft's cache, a rejected one stays in it, or it is
 #    rolled back too far and the hole is never filled. The target repairs the text; the share of accepted drafts falls
 #    and the number of target passes rises. With the target as its own draft every draft must be kept, so anything

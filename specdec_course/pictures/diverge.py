@@ -31,7 +31,9 @@ def diverging_html(outputs: Mapping[str, Sequence[int]], tokenizer: Any) -> str:
             continue
         head, tail = tokenizer.decode(list(tokens[:at])), tokenizer.decode(list(tokens[at:]))
         ended = "" if tail else " ⟂"  # no more text: this output ended early
-        parts.append(_paragraph(f"{name}: the same for {at} tokens, then different", head, tail + ended))
+        parts.append(
+            _paragraph(f"{name}: the same for {at} token{'' if at == 1 else 's'}, then different", head, tail + ended)
+        )
     return "".join(parts)
 
 

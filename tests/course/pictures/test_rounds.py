@@ -1,23 +1,23 @@
 """The stepper and its pictures: what they say is what the engine did."""
 
+import html
+
 import ipywidgets
 import pytest
 from matplotlib.colors import to_hex
-from support.words import Words
 
+from specdec_course.pictures.recorded import CacheLengths, RecordedRound, describe, record_rounds
 from specdec_course.pictures.rounds import (
-    CacheLengths,
-    RecordedRound,
-    describe,
-    record_rounds,
-    round_html,
     round_stepper,
     rounds_figure,
-    time_shares,
     times_figure,
+    times_per_token,
+    times_words,
 )
+from specdec_course.pictures.strip import strip_words
 from specdec_ref.draft import DraftModelDrafter
 from specdec_ref.engine import SpeculativeEngine, Stats
+from specdec_ref.engine.stats import RoundCounts
 from specdec_ref.interfaces import Drafter, Proposal
 from specdec_ref.models import ScriptedModel
 
@@ -113,45 +113,17 @@ def test_a_round_in_words():
     assert describe(steps[0]) == "4 drafted, 4 accepted, 2 cut off after the end: the text grows by 3."
 
 
-def test_html_of_a_round():
-    _, steps = recorded(Errs(at=1))
-    page = round_html(steps[0], Words(t5=" <b>", t4="\n"), "round 1 & more")
-    assert "round 1 &amp; more" in page
-    assert "␣&lt;b&gt;" in page and "<b>1" not in page, "text of tokens is escaped"
-    assert "↵" in page
-    assert page.count("✓ accepted") == 2, "drafted and emitted"
-    assert page.count("✗ rejected") == 1 and page.count("– not tested") == 2
-    assert page.count("→ corrected") == 1
-    assert "<td>3</td><td>8</td><td>5</td><td>3</td><td>1</td>" in page, "cache lengths, rolled back, lacking"
-    assert "draft's" not in page
-
-
-def test_html_shows_what_a_stop_cut():
-    _, steps = recorded(Errs(at=9), eos_token_id=7)
-    assert round_html(steps[0]).count("✂ cut: after the end") == 2
-
-
-def test_html_of_a_draft_model_has_both_caches():
-    _, steps = recorded(DraftModelDrafter(counter()), budget=10)
-    page = round_html(steps[1])
-    assert "draft's cache" in page and "+ bonus" in page
-    assert "<td>7</td><td>12</td><td>12</td><td>0</td><td>2</td>" in page
-
-
 def test_stepper_follows_its_controls():
     runs = {"errs": recorded(Errs(at=2))[1], "knows": recorded(Errs(at=9))[1]}
-    box = round_stepper(runs)
+    box = round_stepper(runs, number=2)
     drafter, number, output = box.children
     assert isinstance(number, ipywidgets.IntSlider)
-    assert (number.min, number.max) == (1, 3)
-    assert "errs, round 1 of 3" in output.value
-    number.value = 2
-    assert output.value == round_html(runs["errs"][1], None, "errs, round 2 of 3")
+    assert (number.min, number.max, number.value) == (1, 3, 2)
+    assert "errs, round 2 of 3" in output.value and describe(runs["errs"][1]) in output.value
+    assert strip_words(runs["errs"][1]) in html.unescape(output.value), "the picture's description"
     number.value = 3
     drafter.value = "knows"
-    assert output.value == round_html(runs["knows"][1], None, "knows, round 2 of 2"), (
-        "a shorter run shows its last round"
-    )
+    assert "knows, round 2 of 2" in output.value, "a shorter run shows its last round"
 
 
 def test_rounds_figure_shows_the_counts():
@@ -166,14 +138,31 @@ def test_rounds_figure_shows_the_counts():
         rounds_figure({"a": []})
 
 
-def test_time_shares():
-    stats = Stats(prefill_seconds=9.0, draft_seconds=1.0, verify_seconds=2.5, other_seconds=0.5)
-    assert time_shares(stats) == {"draft": 0.25, "verify": 0.625, "rest": 0.125}
+def timed(draft, verify, rest, emitted):
+    counts = [RoundCounts(drafted=0, tested=0, accepted=0, last="plain")] * emitted
+    return Stats(counts, prefill_seconds=9.0, draft_seconds=draft, verify_seconds=verify, other_seconds=rest)
+
+
+def test_times_are_in_units_of_the_first_run_repeat_by_repeat():
+    runs = {"plain": [timed(0, 4, 0, 4), timed(0, 8, 0, 4)], "fast": [timed(1, 2, 1, 8), timed(2, 4, 2, 8)]}
+    times = times_per_token(runs)
+    assert [sum(r.values()) for r in times["plain"]] == [1, 1]
+    assert times["fast"] == [{"draft": 0.125, "verify": 0.25, "rest": 0.125}] * 2
+    assert times_words(runs) == [
+        "plain: 1.00 per token; draft 0.00, verify 1.00, rest 0.00",
+        "fast: 0.50 per token; draft 0.12, verify 0.25, rest 0.12",
+    ]
+    (ax,) = times_figure(runs).axes
+    assert [[bar.get_width() for bar in group] for group in ax.containers] == [[0, 0.125], [1, 0.25], [0, 0.125]]
+    assert [bar.get_x() for bar in ax.containers[2]] == [1, 0.375]
+    assert [list(line.get_xdata()) for line in ax.lines[:2]] == [[1, 1], [0.5, 0.5]], "a dot for each repeat"
+
+
+def test_times_that_cannot_be_compared_are_refused():
+    with pytest.raises(ValueError, match="as many repeats: a 1, b 2"):
+        times_per_token({"a": [timed(0, 1, 0, 1)], "b": [timed(0, 1, 0, 1)] * 2})
     with pytest.raises(ValueError, match="no round was timed"):
-        time_shares(Stats())
-    (ax,) = times_figure({"one": stats}).axes
-    assert [group[0].get_width() for group in ax.containers] == [0.25, 0.625, 0.125]
-    assert [group[0].get_x() for group in ax.containers] == [0.0, 0.25, 0.875]
+        times_per_token({"a": [Stats()]})
 
 
 def test_a_recorded_round_is_plain_data():
