@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from specdec_course import plain_engine
-from specdec_course.blanks import Blank
+from specdec_course.checks import Blank
 from specdec_course.checks.check import Check
 from specdec_course.checks.mistakes import Case, Judge, Mistake, judged, mistakes
 from specdec_course.checks.models import WatchedModel
