@@ -111,7 +111,8 @@ def shares(program, draws, seed=0):
     return [count / draws for count in counts]
 
 
-print("40 tokens:", *(speculative_token(target_distribution, draft_distribution, Dice(seed)) for seed in range(40)))
+dice = Dice(seed=1)
+print("40 tokens:", *(speculative_token(target_distribution, draft_distribution, dice) for _ in range(40)))
 seen = shares(speculative_token, 20_000)
 print("20,000 tokens:", *(f"{share:.3f}" for share in seen), "  p is", *target_distribution)
 print("token 2:", course.guess_text(my_guess_token_2, seen[2]))
@@ -917,10 +918,12 @@ course.show(course.pushes_figure(pushes), alt=f"Mass moved to tokens that the dr
 #
 # Must the width matter? There are two ways out. A kernel that treats each row of a pass by itself, in one order of sums
 # whatever stands beside it, gives a token the same bits in any pass (*batch invariance*: He et al. 2025, "Defeating
-# Nondeterminism in LLM Inference"). The package's norms and its attention in bfloat16 on a CPU are written so. Or the
-# sums are of integers, where no order matters. Weights in few bits lend themselves to that: a 4-bit weight times an
-# activation that was rounded to an integer is an integer, so a whole group of products that share a scale can be added
-# up exactly, by whatever instruction is fastest. Here is the default model, with 4-bit weights where this machine can:
+# Nondeterminism in LLM Inference"). The package's norms and its attention in bfloat16 on a CPU are written so.
+#
+# Or the sums are of integers, where no order matters. Weights in few bits lend themselves to that. A 4-bit weight times
+# an activation that was rounded to an integer is an integer, so the sum over a group of weights that share a scale is
+# exact, in whatever order the CPU is fastest. The default model multiplies like that, in groups of 32; only the few sums
+# of groups are floats, and they are added in one fixed order:
 
 # %%
 default = load_model()
