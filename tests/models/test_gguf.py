@@ -201,7 +201,7 @@ def test_blocks_of_the_index_are_the_weights(tmp_path):
     weights, blocks = file.tensors(), read_blocks(file.path, json.loads(json.dumps(file.index())))
     assert {"self_attn.q_proj", "self_attn.k_proj"} <= {".".join(name.split(".")[3:5]) for name in blocks}
     for name, found in blocks.items():
-        torch.testing.assert_close(found.dequantised(), weights[name], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(torch.from_numpy(found.dequantised()), weights[name], rtol=1e-4, atol=1e-4)
 
 
 def test_a_tensor_may_end_where_the_file_ends_and_no_later(tmp_path):

@@ -8,7 +8,7 @@ BUGS = [
         "specdec_ref/models/config.py",
         "+ 3 * self.hidden_size * self.intermediate_size + 2 * self.hidden_size",
         "+ 3 * self.hidden_size * self.intermediate_size + self.hidden_size",
-        "models/llama",
+        "models/folder",
     ),
     bug(
         "scaled positions in the newer spelling are not refused",
