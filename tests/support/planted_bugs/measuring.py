@@ -36,8 +36,7 @@ BUGS = [
         "specdec_ref/measure/race.py",
         "per_token = max(1, len(self.second.tokens)) / max(1, len(self.first.tokens))",
         "per_token = max(1, len(self.first.tokens)) / max(1, len(self.second.tokens))",
-        "measure/measure",
-        "measure/pair",
+        "measure/race",
     ),
     bug(
         "the interval of another quantity",
