@@ -79,6 +79,8 @@ def _four_bit_tile(rows: int, n_bits: int) -> Loop:
             y = add_outer(y, load_halves(scales + 64 * g + 32), x_offsets + 4 * g, 4 * groups)
         store_bfloats(y, out, out_stride)
 
+    # A name of its own: code that is read from disk finds what it calls by name.
+    tile.__qualname__ = f"four_bit_tile_{rows}_{n_bits}"
     return numba.njit(error_model="numpy", fastmath=False)(tile)
 
 
@@ -118,6 +120,8 @@ def _eight_bit_tile(rows: int, n_bits: int) -> Loop:
             y = add_scaled(y, dots, load_halves(scales + 32 * g), x_scales + 4 * g, 4 * groups)
         store_bfloats(y, out, out_stride)
 
+    # A name of its own: code that is read from disk finds what it calls by name.
+    tile.__qualname__ = f"eight_bit_tile_{rows}_{n_bits}"
     return numba.njit(error_model="numpy", fastmath=False)(tile)
 
 
@@ -154,6 +158,7 @@ def _blocks(weight_bits: int, n_bits: int) -> Loop:
                     tile1(w, s, row, y, groups, 2 * outs)
                     r += 1
 
+    blocks.__qualname__ = f"blocks_{weight_bits}_{n_bits}"
     return numba.njit(error_model="numpy", fastmath=False)(blocks)
 
 

@@ -97,6 +97,7 @@ def _quantise(n_bits: int) -> Any:
                 x + 2 * GROUP * g, levels + bytes_ * GROUP * g, scales + at, offsets + at, totals + at, n_bits
             )
 
+    quantise.__qualname__ = f"quantise_{n_bits}"  # code that is read from disk finds what it calls by name
     return numba.njit(error_model="numpy", fastmath=False)(quantise)
 
 

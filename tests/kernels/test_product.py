@@ -193,15 +193,17 @@ PLANTED = [
 
 def tile_is_off(weights, bits):
     """How far a newly compiled tile is from the exact product, as a share of its size."""
-    matrix, x, out = random_blocks(weights, OUTPUTS, 4), draw(2, 4 * GROUP), torch.empty(2, OUTPUTS).bfloat16()
+    matrix, x, out = random_blocks(weights, OUTPUTS, 4), draw(3, 4 * GROUP), torch.empty(3, OUTPUTS).bfloat16()
     levels, scale = quantised(x, bits)
     if bits == 8:
-        levels = levels.reshape(2, 4, 4, 8)[..., [0, 4, 1, 5, 2, 6, 3, 7]].reshape(2, 4, GROUP)
+        levels = levels.reshape(3, 4, 4, 8)[..., [0, 4, 1, 5, 2, 6, 3, 7]].reshape(3, 4, GROUP)
     raw = np.ascontiguousarray(levels.astype(np.int8 if bits == 8 else np.int16))
     totals = levels.sum(-1)
     parts = [raw, scale.astype(np.float32), (totals * scale).astype(np.float32), totals.astype(np.int32)]
     addresses = tuple(part.ctypes.data for part in parts)
-    tile = (product._four_bit_tile if weights == 4 else product._eight_bit_tile)(2, bits)
+    tile = (product._four_bit_tile if weights == 4 else product._eight_bit_tile)(
+        3, bits
+    )  # of 3 rows: no other code has one
     w = [torch.cat([torch.from_numpy(array), torch.zeros(64, dtype=torch.uint8)]) for array in packed(matrix)]
     numba.njit(lambda *a: tile(*a))(w[0].data_ptr(), w[1].data_ptr(), addresses, out.data_ptr(), 4, 2 * OUTPUTS)
     want = exact(x, matrix, bits)

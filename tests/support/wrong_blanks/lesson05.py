@@ -79,9 +79,9 @@ def looks_at_the_last(emitted, eos):
 
 def knows_one_end(emitted, eos):
     eos = list(eos)[:1]
-    for i, token in enumerate(emitted):
+    for at, token in enumerate(emitted):
         if token in eos:
-            return emitted[: i + 1]
+            return emitted[: at + 1]
     return emitted
 
 
