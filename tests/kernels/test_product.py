@@ -201,6 +201,7 @@ def tile_is_off(weights, bits):
     totals = levels.sum(-1)
     parts = [raw, scale.astype(np.float32), (totals * scale).astype(np.float32), totals.astype(np.int32)]
     addresses = tuple(part.ctypes.data for part in parts)
+    # Of 3 rows: no other code has such a tile, which might be taken for it.
     tile = (product._four_bit_tile if weights == 4 else product._eight_bit_tile)(
         3, bits
     )  # of 3 rows: no other code has one
