@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from specdec_course.grading.bubblewrap import MB, Limits, SandboxMissing, bwrap, require_sandbox
-from specdec_course.grading.sandbox import CodeCell, run
+from specdec_course.grading.sandbox import CodeCell, Outcome, _Attempt, run
 
 needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 LIMITS = Limits(cell_s=4, total_s=60, memory=1500 * MB, disk=32 * MB, file=16 * MB, processes=24, output=200_000)
@@ -280,3 +280,14 @@ def test_the_memory_of_all_processes_together_is_watched():
     source += "        time.sleep(25)\ntime.sleep(25)"
     result = run([CodeCell(0, source)], 1, replace(LIMITS, cell_s=30, memory=800 * MB))
     assert result.ended == {0: "stopped at 800 MB of memory"}
+
+
+@pytest.mark.parametrize("second, score", [(None, 3), ("8", None), ("3", None)])
+def test_a_second_mark_for_a_test_is_a_forgery_and_none_of_both_counts(second, score):
+    cell, result = CodeCell(0, "", "test", True, points=8), Outcome()
+    attempt = _Attempt(result, [cell], Limits(), time.monotonic() + 60, None)
+    for kind, text in (("start", ""), ("points", "3"), ("points", second), ("ended", "")):
+        if text is not None:
+            attempt._take(kind, 0, text)
+    assert result.score(cell) == score
+    assert [*result.tampered] == (["a forged message"] if second else [])

@@ -79,7 +79,6 @@ BUGS = [
         '            if self.test.points is not None:\n                self._tamper("a forged message")\n',
         "",
         "course/grading/sandbox",
-        "course/grading/hostile",
     ),
     bug(
         "a mark with a decimal comma is refused",
