@@ -53,10 +53,5 @@ def variant() -> str:
         config.CPU_FEATURES = ",".join(sorted(on) + sorted(f"-{name}" for name in off))  # type: ignore[attr-defined]
         config.CPU_NAME = binding.get_host_cpu_name()  # type: ignore[attr-defined]
     elif config.CPU_NAME:  # type: ignore[attr-defined]
-        return _of_target()
+        return "plain"  # NUMBA_CPU_NAME names a CPU, and what that has is not known here
     return wanted
-
-
-def _of_target() -> str:
-    """The variant for a CPU that NUMBA_CPU_NAME names: what it has is not known here, so the safest."""
-    return "plain"

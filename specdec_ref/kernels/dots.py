@@ -146,7 +146,7 @@ def dot4(typing: Any, sums: Any, levels: Any, x: Any, stride: Any) -> Any:
 
 @intrinsic
 def dot4_signed(typing: Any, sums: Any, levels: Any, x: Any, stride: Any) -> Any:
-    """`dot4` with signed levels. Where `first_sum` is not 0 the sums are to begin with it."""
+    """`dot4` with signed levels. The sums are to begin with `first_sums`."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Value:
         w = builder.extract_value(args[1], 0)

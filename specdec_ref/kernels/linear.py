@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -34,16 +33,11 @@ class PackedLinear(nn.Module):
 @cache
 def can_pack() -> bool:
     """Whether this PyTorch and this CPU have oneDNN's bfloat16 products, and these give the right numbers."""
-    return _works(PackedLinear)
-
-
-def _works(make: Callable[[Tensor], nn.Module]) -> bool:
-    """Whether a product of this kind runs here, and gives the right numbers."""
     weight = torch.linspace(-1, 1, 32 * 64).view(32, 64).to(torch.bfloat16)
     x = torch.linspace(1, -0.5, 3 * 64).view(3, 64).to(torch.bfloat16)
     try:
         with torch.inference_mode():
-            got: Any = make(weight)(x).float()
+            got: Any = PackedLinear(weight)(x).float()
     except (AttributeError, RuntimeError, NotImplementedError):
         return False
     want = x.float() @ weight.float().T

@@ -23,6 +23,9 @@ import torch
 from numba import carray, types
 from torch import Tensor
 
+from specdec_ref.kernels import cpu
+
+VARIANT = cpu.variant()  # now, since it limits what Numba compiles for, and Numba asks only once
 BITS = types.CPointer(types.uint16)  # a bfloat16 tensor
 COUNT = types.int64
 REAL = types.float32
@@ -34,9 +37,9 @@ _C = {COUNT: ctypes.c_int64, REAL: ctypes.c_float}
 
 @cache
 def _version() -> str:
-    """What changes with the sources of compiled code, which Numba itself asks only of a function's own file."""
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
+    """What changes with the kind of CPU and with the sources, of which Numba asks only a function's own file."""
+    sources = [source.read_bytes() for source in sorted(Path(__file__).parent.glob("*.py"))]
+    return hashlib.sha256(b"".join([VARIANT.encode(), *sources])).hexdigest()[:12]
 
 
 trouble: str | None = None
@@ -53,7 +56,7 @@ def called(function: Callable[..., Any]) -> Any:
     return numba.njit(error_model="numpy", fastmath=FAST)(function)
 
 
-def _address(tensor: Tensor | None) -> int:
+def address(tensor: Tensor | None) -> int:
     """Where a tensor's numbers begin; 0, the null pointer, for None."""
     if tensor is None:
         return 0
@@ -81,7 +84,7 @@ class Loop:
 
     def __call__(self, *arguments: Tensor | float | None) -> None:
         call = self._call or self.compile()
-        call(*[_address(a) if a is None or isinstance(a, Tensor) else a for a in arguments])
+        call(*[address(a) if a is None or isinstance(a, Tensor) else a for a in arguments])
 
     def compile(self) -> Callable[..., None]:
         """The compiled loop, which takes addresses. The first time takes seconds, later processes read the result.

@@ -13,14 +13,15 @@ intrinsic: Any = numba.extending.intrinsic  # called by loops with one argument 
 Value = Any  # an LLVM value
 
 
-def _at(builder: Any, address: Value, kind: Any) -> Value:
+def at(builder: Any, address: Value, kind: Any) -> Value:
+    """A pointer to what lies at an address."""
     return builder.inttoptr(address, kind.as_pointer())
 
 
 def _reader(kind: Any, llvm: Any, what: str) -> Any:
     def read(typing: Any, address: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, args: Any) -> Value:
-            return builder.load(_at(builder, args[0], llvm), align=1)
+            return builder.load(at(builder, args[0], llvm), align=1)
 
         return kind(types.int64), code
 
@@ -31,7 +32,7 @@ def _reader(kind: Any, llvm: Any, what: str) -> Any:
 def _writer(kind: Any, llvm: Any, what: str) -> Any:
     def write(typing: Any, address: Any, number: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, args: Any) -> Value:
-            builder.store(args[1], _at(builder, args[0], llvm), align=1)
+            builder.store(args[1], at(builder, args[0], llvm), align=1)
             return context.get_dummy_value()
 
         return types.void(types.int64, kind), code
@@ -63,6 +64,6 @@ def bits_pointer(typing: Any, address: Any) -> Any:
     """An address as a pointer to bfloat16 numbers' bits."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Value:
-        return _at(builder, args[0], ir.IntType(16))
+        return at(builder, args[0], ir.IntType(16))
 
     return types.CPointer(types.uint16)(types.int64), code

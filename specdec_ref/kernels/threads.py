@@ -22,10 +22,9 @@ from numba import types
 from numba.core import cgutils
 
 from specdec_ref.kernels.loops import called, loop
-from specdec_ref.kernels.memory import int64_at, intrinsic, put_int64
+from specdec_ref.kernels.memory import I64, Value, at, int64_at, intrinsic, put_int64
 
-I32, I64 = ir.IntType(32), ir.IntType(64)
-Value = Any  # an LLVM value
+I32 = ir.IntType(32)
 
 # Where numbers lie in a team's shared memory, in bytes; each that is written often has a cache line of its own.
 ARRIVED, TURN, TICKET, LATE, THREADS, SPINS, COUNT, NAP, YIELD = 0, 64, 128, 192, 256, 264, 272, 280, 288
@@ -39,7 +38,7 @@ def add_at(typing: Any, address: Any, number: Any) -> Any:
     """Add to the int64 at an address, in one step for all threads; returns what it was."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Value:
-        return builder.atomic_rmw("add", builder.inttoptr(args[0], I64.as_pointer()), args[1], "seq_cst")
+        return builder.atomic_rmw("add", at(builder, args[0], I64), args[1], "seq_cst")
 
     return types.int64(types.int64, types.int64), code
 
@@ -49,7 +48,7 @@ def look_at(typing: Any, address: Any) -> Any:
     """The int64 at an address as other threads have left it, with all that they wrote before it."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Value:
-        return builder.load_atomic(builder.inttoptr(args[0], I64.as_pointer()), "acquire", 8)
+        return builder.load_atomic(at(builder, args[0], I64), "acquire", 8)
 
     return types.int64(types.int64), code
 
@@ -77,7 +76,7 @@ def call_at(typing: Any, address: Any, number: Any) -> Any:
     """Call the C function int f(int) at an address."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Value:
-        function = builder.inttoptr(args[0], ir.FunctionType(I32, [I32]).as_pointer())
+        function = at(builder, args[0], ir.FunctionType(I32, [I32]))
         return builder.sext(builder.call(function, [builder.trunc(args[1], I32)]), I64)
 
     return types.int64(types.int64, types.int64), code
@@ -150,8 +149,10 @@ class Team:
         start = -raw.ctypes.data % 64
         self.memory = raw[start : start + SIZE].view(np.int64)
         self.address = self.memory.ctypes.data
-        for place, function in ((YIELD, "sched_yield"), (NAP, "usleep")):
-            self._set(place, _address_of(function))
+        if parallel := _gomp_parallel():  # otherwise there is one thread, and nobody to wait for
+            self._set(YIELD, _address_of(ctypes.CDLL(None).sched_yield))
+            self._set(NAP, _address_of(ctypes.CDLL(None).usleep))
+            self._set(COUNT, _address_of(parallel.library.omp_get_num_threads))
         self.spins = int(SPIN_SECONDS / _breath_seconds())
         self.lock = threading.Lock()  # of whoever runs something: there is one shared memory
         self.fewer = 0
@@ -180,7 +181,6 @@ class Team:
         else:
             parallel = _gomp_parallel()
             assert parallel is not None
-            self._set(COUNT, _address_of("omp_get_num_threads", parallel.library))
             parallel(loop.address, argument, threads, 0)
         self.notice(bool(self.memory[LATE // 8]))
 
@@ -236,6 +236,6 @@ def _breath_seconds() -> float:
     return best
 
 
-def _address_of(name: str, library: Any = None) -> int:
-    """Where a function lies, of the C library unless another is given."""
-    return ctypes.cast(getattr(library or ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
+def _address_of(function: Any) -> int:
+    """Where a C function lies."""
+    return ctypes.cast(function, ctypes.c_void_p).value or 0

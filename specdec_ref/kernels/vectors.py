@@ -20,7 +20,7 @@ from numba.core.errors import RequireLiteralValue
 from numba.extending import models, register_model
 
 from specdec_ref.kernels import cpu
-from specdec_ref.kernels.memory import intrinsic
+from specdec_ref.kernels.memory import at, intrinsic
 
 LANES = 16
 
@@ -82,11 +82,6 @@ def in_all_lanes(builder: Any, number: Value, n: int = LANES) -> Value:
 def shuffle(builder: Any, a: Value, b: Value, order: Sequence[int]) -> Value:
     """Lanes of `a` (0 and on) and `b` (after those of a) in this order."""
     return builder.shuffle_vector(a, b, ir.Constant(vector(I32, len(order)), list(order)))
-
-
-def at(builder: Any, address: Value, kind: Any) -> Value:
-    """A pointer to what lies at an address."""
-    return builder.inttoptr(address, kind.as_pointer())
 
 
 def load(builder: Any, address: Value, kind: Any, align: int = 1) -> Value:

@@ -30,7 +30,7 @@ LAYER = np.dtype(
 """What a pass is told of a layer: addresses of its matrices and norms, and where to leave its input, or 0."""
 
 FIELDS = """
-layers n_layers n_heads n_kv_heads head_dim hidden intermediate vocab embed cos sin norm 
+layers n_layers n_heads n_kv_heads head_dim hidden intermediate vocab embed cos sin norm
 head_levels head_scales head_bits
 n tokens positions first_row n_rows logits feature
 length keys values layer_stride head_stride slots bias
@@ -42,7 +42,7 @@ PASS = np.dtype([*((name, np.int64) for name in FIELDS.split()), ("eps", np.floa
 """What a pass is told: sizes, and addresses of what it reads and writes."""
 
 _PASS, _LAYER = numba.from_dtype(PASS), numba.from_dtype(LAYER)
-norm_rows, gate_rows = called(loops.norm.function), called(loops.gate.function)
+norm_rows = called(loops.norm.function)
 
 
 @intrinsic
@@ -62,17 +62,22 @@ def _pass(n_bits: int) -> Any:
     eight = eight_by_8 if n_bits == 8 else eight_by_16
     level_bytes = n_bits // 8
 
-    @called
+    def own(function: Any) -> Any:
+        # With a name for each number of bits: code that is read from disk finds what it calls by name.
+        function.__qualname__ = f"{function.__name__}_{n_bits}"
+        return called(function)
+
+    @own
     def quantised(p: Any) -> Any:
         """Where normed activations lie as integers: addresses of levels, scales, offsets and totals."""
         return p.levels, p.scales, p.offsets, p.totals
 
-    @called
+    @own
     def results(p: Any) -> Any:
         """The same for what attention and gate leave, which is written while others still read normed activations."""
         return p.levels_b, p.scales_b, p.offsets_b, p.totals_b
 
-    @called
+    @own
     def times(bits: int, matrix: Any, first: int, last: int, x: Any, out: int, n: int, width: int, outs: int) -> None:
         """Blocks `first` to `last` of x W^T, see `product`."""
         if bits == 4:
@@ -80,7 +85,7 @@ def _pass(n_bits: int) -> Any:
         else:
             eight(first, last, matrix, x, out, n, width // GROUP, outs)
 
-    @called
+    @own
     def norm_and_quantise(p: Any, me: int, threads: int, more: int, weight: int, feature: int) -> None:
         """This thread's rows: x += more, unless that is 0, and norm(x) in integers."""
         first, last = share(p.n, me, threads)
@@ -91,14 +96,14 @@ def _pass(n_bits: int) -> Any:
             copy(p.x + row, feature + row, (last - first) * p.hidden)
         quantise(p.y, quantised(p), first * groups, last * groups)
 
-    @called
+    @own
     def copy(source: int, to: int, n: int) -> None:
         """n bfloat16 numbers."""
         a, b = carray(bits_pointer(source), n), carray(bits_pointer(to), n)
         for i in range(n):
             b[i] = a[i]
 
-    @called
+    @own
     def rotate_and_append(p: Any, me: int, threads: int, keys: int, values: int) -> None:
         """This thread's heads: queries, rotated, into q `[n_heads, n, dim]`, keys and values into the cache."""
         heads, d = p.n_heads + 2 * p.n_kv_heads, p.head_dim
@@ -121,7 +126,7 @@ def _pass(n_bits: int) -> Any:
                 else:
                     copy(x, values + 2 * ((h - p.n_heads - p.n_kv_heads) * p.head_stride + slot * d), d)
 
-    @called
+    @own
     def attend_and_quantise(p: Any, me: int, threads: int, keys: int, values: int) -> None:
         """This thread's pairs of head and row: attention, and its result in integers."""
         d, length, per = p.head_dim, p.length + p.n, p.n_heads // p.n_kv_heads * p.n  # rows of a key head
@@ -144,7 +149,7 @@ def _pass(n_bits: int) -> Any:
             to = (levels + level_bytes * GROUP * g, scales + 4 * g, offsets + 4 * g, totals + 4 * g)
             quantise(p.attended + 2 * pair * d, to, 0, head_groups)
 
-    @called
+    @own
     def feed_forward(p: Any, me: int, threads: int, w: Any) -> None:
         """This thread's part of gate and up, in whole groups, and of silu(gate) * up in integers."""
         width, outs, groups = p.hidden, 2 * p.intermediate, p.intermediate // GROUP
@@ -158,14 +163,14 @@ def _pass(n_bits: int) -> Any:
             gate_part(gate, gate + 2 * p.intermediate, to, GROUP * (last - first))
             quantise(p.gated, results(p), i * groups + first, i * groups + last)
 
-    @called
+    @own
     def gate_part(gate: int, up: int, out: int, n: int) -> None:
         """silu(gate) * up of n numbers, by the loop that takes both side by side."""
         g, u, o = carray(bits_pointer(gate), n), carray(bits_pointer(up), n), carray(bits_pointer(out), n)
         for j in range(n):
             o[j] = loops.gated(g[j], u[j])
 
-    @called
+    @own
     def run(p: Any) -> None:
         team = p.team
         me, threads = join_team(team)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from specdec_ref.interfaces import AttentionCache, Pass
 from specdec_ref.kernels import whole_pass
+from specdec_ref.kernels.loops import address
 from specdec_ref.kernels.quantise import GROUP
 from specdec_ref.kernels.stored import WIDE, StoredLinear, lay_together
 from specdec_ref.kernels.threads import team
@@ -22,8 +23,6 @@ from specdec_ref.models.fused import FusedLayer, FusedRMSNorm, compile_loops
 from specdec_ref.models.llama import Llama
 
 CHUNK = 64  # tokens of a prompt that a pass takes at a time
-
-
 LOOPS = {8: whole_pass.pass8, 16: whole_pass.pass16}
 
 
@@ -54,7 +53,6 @@ class CompiledLlama(Llama):
         with torch.device("meta"):  # without memory: every module is replaced
             super().__init__(c, torch.bfloat16)
         head: Any = matrices["head"]
-        self.tokenizer = plain.tokenizer
         self.embed, self.norm, self.head = plain.embed, FusedRMSNorm(plain.norm), head
         self.wide = None if head.wide is None else WIDE
         self.layers = nn.ModuleList(FusedLayer(layer, self.wide) for layer in plain.layers)  # type: ignore[arg-type]
@@ -70,6 +68,11 @@ class CompiledLlama(Llama):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_plan": None}  # it holds addresses
+
+    def _apply(self, *arguments: Any, **options: Any) -> CompiledLlama:
+        """Whatever moves or casts the model: addresses are asked for anew, and refused where that is not possible."""
+        self._plan = None
+        return super()._apply(*arguments, **options)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -91,6 +94,9 @@ class CompiledLlama(Llama):
         if plain or (self.wide is not None and n >= self.wide):
             return super().forward_pass(tokens, cache, rows, positions=positions, mask=mask, layers=layers)
         self.check_context(cache.length, n)
+        _check("token", tokens, c.vocab_size)
+        if positions is not None:
+            _check("position", positions, c.max_context)
         cache.reserve(n)
         if self._plan is None:
             self._plan = _Plan(self)
@@ -113,6 +119,12 @@ class CompiledLlama(Llama):
         return Pass(logits, tuple(features[i] for i in layers))
 
 
+def _check(what: str, ids: Tensor, limit: int) -> None:
+    """Raises IndexError for what compiled code would look up outside a table."""
+    if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < limit):
+        raise IndexError(f"{what}s {ids.tolist()[:20]} are not all from 0 to {limit - 1}")
+
+
 class _Plan:
     """What the compiled pass is told of a model, and its room to work in."""
 
@@ -129,17 +141,14 @@ class _Plan:
                 matrix = getattr(layer, name)
                 each[f"{name}_levels"], each[f"{name}_scales"] = matrix.levels.data_ptr(), matrix.scales.data_ptr()
                 each[f"{name}_bits"] = matrix.weight_bits
-            each["attention_norm"] = layer.attention_norm.weight.data_ptr()
-            each["mlp_norm"] = layer.mlp_norm.weight.data_ptr()
-        p["layers"], p["n_layers"], p["n_heads"], p["n_kv_heads"] = (
-            self.layers.ctypes.data,
-            c.n_layers,
-            c.n_heads,
-            c.n_kv_heads,
-        )
-        p["head_dim"], p["hidden"], p["intermediate"] = c.head_dim, c.hidden_size, c.intermediate_size
-        p["vocab"], p["embed"] = c.vocab_size, model.embed.weight.data_ptr()
-        p["cos"], p["sin"], p["norm"] = model.cos.data_ptr(), model.sin.data_ptr(), model.norm.weight.data_ptr()
+            each["attention_norm"] = address(layer.attention_norm.weight)
+            each["mlp_norm"] = address(layer.mlp_norm.weight)
+        p["layers"], p["n_layers"] = self.layers.ctypes.data, c.n_layers
+        p["n_heads"], p["n_kv_heads"], p["head_dim"], p["hidden"], p["intermediate"] = (
+            c.n_heads, c.n_kv_heads, c.head_dim, c.hidden_size, c.intermediate_size
+        )  # fmt: skip
+        p["vocab"], p["embed"] = c.vocab_size, address(model.embed.weight)
+        p["cos"], p["sin"], p["norm"] = address(model.cos), address(model.sin), address(model.norm.weight)
         p["head_levels"], p["head_scales"] = modules.head.levels.data_ptr(), modules.head.scales.data_ptr()
         p["head_bits"], p["eps"], p["team"] = modules.head.weight_bits, model.norm.eps, team().address
         self.most = 0
@@ -187,7 +196,7 @@ class _Plan:
             self.make_room(n)
             p["n"], p["length"], p["tokens"] = n, length, tokens.data_ptr()
             p["first_row"], p["n_rows"], p["logits"] = first, len(logits), logits.data_ptr()
-            p["keys"], p["values"] = memory.keys.data_ptr(), memory.values.data_ptr()
+            p["keys"], p["values"] = address(memory.keys), address(memory.values)
             p["layer_stride"], p["head_stride"] = memory.layer_stride, memory.head_stride
             for name, tensor in (("slots", memory.slots), ("positions", at), ("bias", bias)):
                 p[name] = 0 if tensor is None else tensor.data_ptr()

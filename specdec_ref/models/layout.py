@@ -55,10 +55,10 @@ def keep_stored(model: Llama, stored: Mapping[str, Blocks], bits: int = 16) -> L
         raise ValueError("the file holds no matrix in Q4_0, Q4_1 or Q8_0 that can stay so: load it with weights='full'")
     found = {name: [stored.get(part) for part in parts[name]] for name in parts}
     stays = {name: _stack(blocks) for name, blocks in found.items() if _fit(blocks)}
-    matrices = {name: StoredLinear(blocks, _wide(model, name), bits) for name, blocks in stays.items()}
-    if len(matrices) == len(parts) and model.config.head_dim % GROUP == 0:
-        return CompiledLlama(model, matrices, bits)
-    for name, matrix in matrices.items():
+    replaced = {name: StoredLinear(blocks, _wide(model, name), bits) for name, blocks in stays.items()}
+    if len(replaced) == len(parts) and model.config.head_dim % GROUP == 0:
+        return CompiledLlama(model, replaced, bits)
+    for name, matrix in replaced.items():
         model.set_submodule(name, matrix)
     return pack(model)
 
@@ -69,7 +69,7 @@ def _wide(model: Llama, name: str) -> nn.Module | None:
         return None
     if name == "head" and model.config.tied_head:
         return TiedHead(model.embed)
-    matrix = matrices(model)[name]
+    matrix = model.get_submodule(name)
     return PackedLinear(matrix.weight) if isinstance(matrix, nn.Linear) else matrix
 
 

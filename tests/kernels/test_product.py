@@ -133,15 +133,35 @@ print(cpu.variant(), found.hexdigest())
 def test_every_kind_of_cpu_gives_the_same_bits():
     """Each variant that this CPU can run, in a process of its own."""
     said = {}
-    for name in cpu.possible():
+    choices = [(name, {cpu.OPTION: name}) for name in cpu.possible()]
+    choices.append(("plain", {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}))
+    for name, choice in choices:
         command = [sys.executable, "-c", SAME_BITS, os.path.dirname(__file__)]
-        environment = os.environ | {cpu.OPTION: name}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+        done = subprocess.run(command, env=os.environ | choice, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
         used, found = done.stdout.split()
         assert used == name
-        said[name] = found
+        said[str(choice)] = found
     assert len(set(said.values())) == 1, said
+
+
+@pytest.mark.slow
+def test_a_kind_of_cpu_compiles_for_no_more_than_it_has():
+    """What is kept on disk for one kind is not taken for another, and holds none of its instructions."""
+    code = (
+        "from specdec_ref.kernels import loops, stored; code = stored.multiply._compiled(cache=False);"
+        "print(loops._version(), 'zmm' in code._library.get_asm_str())"
+    )
+    said = {}
+    for name in cpu.possible():
+        environment = os.environ | {cpu.OPTION: name}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == 0, done.stderr
+        said[name] = done.stdout.split()
+    assert len({version for version, _ in said.values()}) == len(said)
+    assert all((wide == "True") == (name == "avx512-vnni") for name, (_, wide) in said.items()), said
 
 
 def test_a_kind_of_cpu_that_this_one_is_not_is_refused_with_those_that_it_is():

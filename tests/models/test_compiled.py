@@ -7,6 +7,7 @@ import pytest
 import torch
 from support.packed_models import divisible_llama, stored
 
+from specdec_ref.cache.dense import DenseCache
 from specdec_ref.cache.paged import PagedKVPool
 from specdec_ref.kernels.threads import team
 from specdec_ref.models.compiled import CompiledLlama
@@ -167,6 +168,27 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(model):
         assert cache.length == 8
         with pytest.raises(ValueError, match="exceed the model's context"):
             model(torch.zeros(300, dtype=torch.long), model.new_cache(400))
+
+
+@pytest.mark.parametrize("bad", [-1, 48])
+def test_what_lies_outside_a_table_is_refused_before_anything_is_read(model, bad):
+    cache = model.new_cache(10)
+    with torch.inference_mode(), pytest.raises(IndexError, match=r"tokens .* from 0 to 47"):
+        model(torch.tensor([3, bad]), cache)
+    with torch.inference_mode(), pytest.raises(IndexError, match=r"positions .* from 0 to 255"):
+        model.forward_pass(IDS[:2], cache, positions=torch.tensor([0, 256]))
+    assert cache.length == 0
+
+
+def test_numbers_in_another_format_are_refused_and_not_read_as_bfloat16(model):
+    cast = copy.deepcopy(model)
+    both(cast, dense, 0, 3)
+    cast.float()
+    with torch.inference_mode(), pytest.raises(TypeError, match="cannot be moved or cast"):
+        cast(IDS[:3], cast.new_cache(10))
+    c = model.config
+    with torch.inference_mode(), pytest.raises(TypeError, match="takes bfloat16 on the CPU"):
+        model(IDS[:3], DenseCache(c.n_layers, c.n_kv_heads, c.head_dim, 10, torch.float32))
 
 
 def test_a_copy_has_memory_of_its_own(model):
