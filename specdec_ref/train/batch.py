@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from specdec_ref.cache.dense import DenseCache
+from specdec_ref.kernels.attend import attend
 from specdec_ref.models.llama import Layer, Llama, rotate
 
 
@@ -62,31 +63,40 @@ class LlamaRows:
         """See `Rows.step`."""
         model, b = self.model, len(tokens)
         at = self.lengths[:b].clone()  # [b], where each row's new token goes
-        longest = int(at.max()) + 1
-        seen = torch.arange(longest, device=model.device) <= at[:, None]  # [b, longest]
         cos, sin = model.cos[at], model.sin[at]  # [b, 1, head_dim]
         x = model.embed(torch.tensor(tokens, device=model.device))  # [b, hidden]
         for i, layer in enumerate(model.layers):
             assert isinstance(layer, Layer)
-            x = self._layer(layer, x, cos, sin, seen, self.keys[i, :b], self.values[i, :b], at)
+            x = self._layer(layer, x, cos, sin, self.keys[i, :b], self.values[i, :b], at)
         self.lengths[:b] += 1
         logits: Tensor = model.head(model.norm(x))  # [b, vocab]
         return logits
 
     def _layer(
-        self, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, seen: Tensor, keys: Tensor, values: Tensor, at: Tensor
+        self, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, at: Tensor
     ) -> Tensor:
         """One layer for one new token per row; `keys`, `values` `[b, kv, capacity, d]` are written at `at` `[b]`."""
-        c, b, longest = layer.config, len(x), seen.shape[1]
+        c, b = layer.config, len(x)
         h, kv, d = c.n_heads, c.n_kv_heads, c.head_dim
         qkv = layer.qkv(layer.attention_norm(x)).view(b, h + 2 * kv, d)  # [b, hidden] -> [b, heads, d]
         qk = rotate(qkv[:, : h + kv], cos, sin)  # [b, h + kv, d]
         rows = torch.arange(b, device=x.device)
         keys[rows, :, at], values[rows, :, at] = qk[:, h:], qkv[:, h + kv :]
-        q = qk[:, :h].view(b, kv, h // kv, d)
-        mask = seen[:, None, None]  # [b, 1, 1, longest]
-        a = F.scaled_dot_product_attention(q, keys[:, :, :longest], values[:, :, :longest], mask)  # as q
-        x = x + layer.out(a.reshape(b, h * d))  # [b, hidden]
+        q = qk[:, :h].reshape(b, kv, h // kv, d)
+        x = x + layer.out(_attend(q, keys, values, at + 1).view(b, h * d))  # [b, hidden]
         gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, -1)  # [b, hidden] -> twice [b, intermediate]
         out: Tensor = x + layer.down(F.silu(gate).mul_(up))
         return out
+
+
+def _attend(q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
+    """Attention of one token per row, `[b, kv, group, d]`, to the first `lengths` `[b]` of its own keys and values."""
+    if q.dtype == torch.bfloat16 and q.is_cpu:  # row by row over its own length, where PyTorch takes the longest
+        out = torch.empty_like(q)
+        (_, kv, group, d), stride = q.shape, keys.stride(1)
+        for row, n in enumerate(lengths.tolist()):
+            attend(q[row], keys[row], values[row], None, out[row], kv, group, d, n, stride, stride, False)
+        return out
+    longest = int(lengths.max())
+    seen = torch.arange(longest, device=q.device) < lengths[:, None]  # [b, longest]
+    return F.scaled_dot_product_attention(q, keys[:, :, :longest], values[:, :, :longest], seen[:, None, None])

@@ -33,7 +33,7 @@ class DataOptions:
 
     seed: int = 0
     max_new_tokens: int = 256
-    shard: int = 128
+    shard: int = 512
     per_kind: int = 1_500
     per_unseen_kind: int = 48
 
