@@ -48,14 +48,16 @@ def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def make_drafter(name: str, dtype: str = "auto", device: str = "cpu") -> Any:
-    """A drafter by the name used on the command line: "lookup", "none" (None), the file of a trained head
+    """A drafter by the name used on the command line: "lookup", "suffix", "none" (None), the file of a trained head
     (.safetensors), or a model to draft with."""
     if name == "none":
         return None
-    from specdec_ref.draft import DraftModelDrafter, EagleDrafter, NGramDrafter
+    from specdec_ref.draft import DraftModelDrafter, EagleDrafter, NGramDrafter, SuffixDrafter
 
     if name == "lookup":
         return NGramDrafter()
+    if name == "suffix":
+        return SuffixDrafter()
     if name.endswith(".safetensors"):
         return EagleDrafter.read(name)
     from specdec_ref.models.load import load_model

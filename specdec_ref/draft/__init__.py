@@ -3,6 +3,7 @@
 from specdec_ref.draft.eagle import EagleDrafter
 from specdec_ref.draft.model import DraftModelDrafter
 from specdec_ref.draft.ngram import NGramDrafter
+from specdec_ref.draft.suffix import SuffixDrafter
 from specdec_ref.interfaces import Drafter
 
-__all__ = ["DraftModelDrafter", "Drafter", "EagleDrafter", "NGramDrafter"]
+__all__ = ["DraftModelDrafter", "Drafter", "EagleDrafter", "NGramDrafter", "SuffixDrafter"]

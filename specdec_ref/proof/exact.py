@@ -40,6 +40,7 @@ PROMPTS: dict[tuple[str, str], Tokens] = {
     ("lookup", "bad words"): (2, 0, 2),
     ("lookup", "greedy"): (0, 2, 0),
     ("larger", "greedy"): (1, 1),
+    ("suffix", "greedy"): (0, 1),
     ("model", "greedy"): (0, 1, 0),
     ("mapped", "greedy"): (0, 1),
     ("smaller", "bad words"): (0,),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from specdec_ref.draft import DraftModelDrafter, NGramDrafter
+from specdec_ref.draft import DraftModelDrafter, NGramDrafter, SuffixDrafter
 from specdec_ref.engine import Round, Run, SpeculativeEngine, Stats
 from specdec_ref.interfaces import Drafter, Rule
 from specdec_ref.models.scripted import ScriptedModel, TokenCache
@@ -66,6 +66,16 @@ def lookup_drafter(vocab: int) -> Drafter:
     return NGramDrafter(max_ngram=2, trust=None)  # the longest blocks, whatever they are worth
 
 
+def suffix_drafter(vocab: int) -> Drafter:
+    """One-hot distributions, from the text and from two earlier answers; of its own it keeps none, so that every branch
+    begins with the same.
+    """
+    drafter = SuffixDrafter(trust=None, least=0.4, depth=2, remember=False)
+    drafter.learn([0, 1, vocab - 1, 0, 1, vocab - 1])
+    drafter.learn([vocab - 1, 0, 0])
+    return drafter
+
+
 DRAFTERS: dict[str, Callable[[int], Drafter]] = {
     "model": model_drafter,
     "same": same_drafter,
@@ -73,9 +83,10 @@ DRAFTERS: dict[str, Callable[[int], Drafter]] = {
     "larger": larger_drafter,
     "mapped": mapped_drafter,
     "lookup": lookup_drafter,
+    "suffix": suffix_drafter,
 }
 """Drafters by name, for a target's vocabulary: another model, the target itself, one with one token fewer,
-one more, one that numbers a part of the tokens its own way, and lookup."""
+one more, one that numbers a part of the tokens its own way, lookup, and counts of what followed."""
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -63,7 +63,7 @@ def test_generate_prints_text_and_counts():
 
 @pytest.mark.model
 def test_generate_as_json_reads_standard_input():
-    done = run("generate", "-", "--raw", "--json", "--max-new-tokens", "6", "--draft", "none", input="One two three")
+    done = run("generate", "-", "--raw", "--json", "--max-new-tokens", "6", "--draft", "suffix", input="One two three")
     got = json.loads(done.stdout)
     assert len(got["tokens"]) == 6 == got["stats"]["emitted"]
     assert got["finish_reason"] == "length"

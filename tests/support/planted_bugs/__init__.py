@@ -34,7 +34,7 @@ def _split(test: str) -> tuple[str, str]:
     return folder + slash, stem
 
 
-from support.planted_bugs import computing, course, measuring, models  # noqa: E402 - they need `bug`
+from support.planted_bugs import computing, course, drafting, measuring, models  # noqa: E402 - they need `bug`
 
-BUGS: list[Bug] = [*models.BUGS, *computing.BUGS, *measuring.BUGS, *course.BUGS]
+BUGS: list[Bug] = [*models.BUGS, *computing.BUGS, *drafting.BUGS, *measuring.BUGS, *course.BUGS]
 """Every one of them."""

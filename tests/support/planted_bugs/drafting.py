@@ -1,0 +1,57 @@
+"""Planted bugs of drafters and of what chooses among them."""
+
+from support.planted_bugs import bug
+
+SUFFIX = "specdec_ref/draft/suffix.py"
+
+BUGS = [
+    bug(
+        "a rarer follower that came later is taken",
+        SUFFIX,
+        "if self._seen[longer] >= self.times(node, self._likely[node]):",
+        "if True:",
+        "draft/suffix",
+    ),
+    bug(
+        "followers are counted for the longest run alone",
+        SUFFIX,
+        "            self._followed[node] += 1\n",
+        "            self._followed[node] += node == self.ends[-1]\n",
+        "draft/suffix",
+    ),
+    bug(
+        "an answer runs on into the next",
+        SUFFIX,
+        "        self.counts.new_text()\n",
+        "",
+        "draft/suffix",
+    ),
+    bug(
+        "earlier answers are followed by their old place",
+        SUFFIX,
+        "self.answers.counts.step(there, token)\n        return",
+        "there\n        return",
+        "draft/suffix",
+    ),
+    bug(
+        "the prompt is remembered as an answer",
+        SUFFIX,
+        "self.learn(self._newest[self._prompt :])",
+        "self.learn(self._newest)",
+        "draft/suffix",
+    ),
+    bug(
+        "old answers are never forgotten",
+        SUFFIX,
+        "if self.tokens > self.memory:",
+        "if False:",
+        "draft/suffix",
+    ),
+    bug(
+        "the probability of the last place stands for all",
+        SUFFIX,
+        "survival *= share",
+        "survival = share",
+        "draft/suffix",
+    ),
+]
