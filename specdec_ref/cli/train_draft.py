@@ -131,6 +131,10 @@ def _show(seed: int) -> None:
 @click.option("--learning-rate", default=1e-3, show_default=True)
 @click.option("--batch", default=8, show_default=True, type=click.IntRange(1), help="Answers per step.")
 @click.option("--anchors", default=512, show_default=True, type=click.IntRange(1), help="Trained places per step.")
+@click.option(
+    "--start", type=click.Path(path_type=Path, exists=True), help="An earlier draft.safetensors to begin from."
+)
+@click.option("--measure-every", default=10.0, show_default=True, help="Minutes between points of the curve.")
 @click.option("--seed", default=0, show_default=True)
 @model_option
 @click.option("--dtype", default="auto", show_default=True, help="Of the target's pass: auto, float32 or bfloat16.")
@@ -147,6 +151,8 @@ def run_command(
     learning_rate: float,
     batch: int,
     anchors: int,
+    start: Path | None,
+    measure_every: float,
     seed: int,
     model: str,
     dtype: str,
@@ -160,8 +166,10 @@ def run_command(
     from specdec_ref.train.loop import RunOptions, State
     from specdec_ref.train.run import DraftOptions, run
 
-    draft = DraftOptions(kind, _numbers(layers), vocabulary, places, width)
-    options = RunOptions(minutes, seed=seed, learning_rate=learning_rate, batch=batch, anchors=anchors)
+    draft = DraftOptions(kind, _numbers(layers), vocabulary, places, width, start)
+    options = RunOptions(
+        minutes, seed=seed, learning_rate=learning_rate, batch=batch, anchors=anchors, measure_every=measure_every
+    )
     target = load_target(model, dtype)
     with tqdm(total=60 * minutes, unit="s", bar_format="{l_bar}{bar}| {n:.0f} of {total:.0f} s{postfix}") as bar:
 

@@ -22,7 +22,7 @@ text. By itself it writes nothing worth reading.
 ## Tokens per round
 
 Over rounds really walked along the target's own text, {n_places} drafted per round, the target's own token included
-(1 is plain decoding), measured with the weights as they are stored.
+(1 is plain decoding), measured with the weights as they are stored, on {prompts_per_kind} prompts of each kind.
 
 {table}
 
@@ -42,7 +42,8 @@ MORE = {"eagle": "", "lm": ", and begun from its layers"}
 def card(report: dict[str, Any]) -> str:
     """The card as Markdown."""
     about, found = report["about"], report["tokens_per_round"]
-    fields = {k: report[k] for k in ("weights", "answer_tokens", "examples", "steps", "anchors", "minutes", "machine")}
+    names = ("weights", "answer_tokens", "examples", "steps", "anchors", "minutes", "machine", "prompts_per_kind")
+    fields = {k: report[k] for k in names}
     return TEMPLATE.format(
         name=NAMES[about["kind"]][:1].upper() + NAMES[about["kind"]][1:],
         target=about["target"],

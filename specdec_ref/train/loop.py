@@ -58,7 +58,7 @@ class RunOptions:
     minutes: time of training in all, over all calls, measurements not counted; steps: instead of a time, for tests.
     batch: examples per step; anchors: places per step where a round begins. blend: from which share of the training
     on -log alpha takes over from KL, and from which on it rules alone.
-    measure_every: minutes between measurements, each of `quick` examples per kind.
+    measure_every: minutes between measurements, each of `quick` examples per kind; the last one takes `measured`.
     """
 
     minutes: float | None = None
@@ -70,7 +70,8 @@ class RunOptions:
     anchors: int = 512
     blend: tuple[float, float] = (0.5, 0.75)
     measure_every: float = 10.0
-    quick: int = 3
+    quick: int = 2
+    measured: int = 10
 
     def __post_init__(self) -> None:
         if (self.minutes is None) == (self.steps is None):
@@ -224,7 +225,9 @@ def _optimizer(module: nn.Module, options: RunOptions) -> torch.optim.Optimizer:
 
 def _guard(options: RunOptions) -> dict[str, Any]:
     """What must not change between the calls of one training; its length may."""
-    return {k: v for k, v in asdict(options).items() if k not in ("minutes", "steps", "measure_every", "quick")}
+    return {
+        k: v for k, v in asdict(options).items() if k not in ("minutes", "steps", "measure_every", "quick", "measured")
+    }
 
 
 def _save(training: Training, optimizer: torch.optim.Optimizer, out: Path, options: RunOptions, state: State) -> None:

@@ -22,10 +22,10 @@ from specdec_ref.train.card import card
 from specdec_ref.train.draft_lm import DraftLMTraining, new_draft_lm
 from specdec_ref.train.eagle import EagleTraining, new_head
 from specdec_ref.train.evaluate import Walked, by_place, mean
-from specdec_ref.train.loop import RunOptions, State, Training, measure, temperature_of, train
+from specdec_ref.train.loop import RunOptions, State, Training, few_of_each, measure, temperature_of, train
 from specdec_ref.train.shards import Example, read_folder, read_recipe
 
-WEIGHTS, REPORT, CARD = "draft.safetensors", "report.json", "README.md"
+WEIGHTS, REPORT, CARD, VOCABULARY = "draft.safetensors", "report.json", "README.md", "vocabulary.json"
 LONGEST = 768
 KINDS = ("eagle", "lm")
 
@@ -36,7 +36,7 @@ class DraftOptions:
 
     layers: for "eagle" the three whose states are read, for "lm" those that are kept; None is a choice of ours.
     n_tokens: how many of the vocabulary are drafted ("eagle"). n_places: tokens per round. width: of the head's
-    feed-forward part, in multiples of the target's.
+    feed-forward part, in multiples of the target's. start: an earlier draft of the same sizes to begin from.
     """
 
     kind: str
@@ -44,6 +44,7 @@ class DraftOptions:
     n_tokens: int = 8192
     n_places: int = 5
     width: float = 2.0
+    start: Path | None = None
 
 
 def make_training(draft: DraftOptions, model: Llama, plain: Callable[[], Llama], tokens: Tensor) -> Training:
@@ -76,8 +77,10 @@ def run(
         raise ValueError(f"{data} holds answers of another target ({made_by[:12]}, not {target[:12]}): make new data")
     examples = usable(read_folder(data, ["train"]), LONGEST)
     measured = measured_sets(usable(read_folder(data, ["held", "unseen"]), LONGEST))
-    tokens = frequent_tokens(examples, model.vocab_size, draft.n_tokens, model.eos_token_ids)
+    tokens = _vocabulary(out, draft, examples, model)
     training = make_training(draft, model, plain, tokens)
+    if draft.start is not None:
+        training.module.load_state_dict(_earlier(draft, target), strict=False)
     teacher = Teacher(model, training.layers, tokens if draft.kind == "eagle" else None)
     state = train(training, teacher, examples, measured, out, options, stop_after=stop_after, report=report)
     if state.progress(options) < 1:
@@ -90,6 +93,30 @@ def run(
     write_atomic(out / REPORT, json.dumps(result, indent=1) + "\n")
     write_atomic(out / CARD, card(result))
     return result
+
+
+def _vocabulary(out: Path, draft: DraftOptions, examples: Sequence[Example], model: Llama) -> Tensor:
+    """The tokens that are drafted, `[n]`: kept in the folder, since more data would count others as frequent."""
+    path = out / VOCABULARY
+    if path.exists():
+        return torch.tensor(json.loads(path.read_text(encoding="utf-8")))
+    if draft.start is not None and "tokens" in (earlier := _earlier(draft, fingerprint(model))):
+        tokens = earlier["tokens"]
+    else:
+        tokens = frequent_tokens(examples, model.vocab_size, draft.n_tokens, model.eos_token_ids)
+    write_atomic(path, json.dumps(tokens.tolist()))
+    return tokens
+
+
+def _earlier(draft: DraftOptions, target: str) -> dict[str, Tensor]:
+    """The weights to begin from. Raises ValueError for a draft of another kind or target."""
+    assert draft.start is not None
+    tensors, about = read_draft(draft.start)
+    if (about["kind"], about["target"]) != (draft.kind, target):
+        raise ValueError(
+            f"{draft.start} is a draft of kind {about['kind']} for {about['target'][:12]}: begin from another"
+        )
+    return tensors
 
 
 def measured_sets(examples: Sequence[Example]) -> dict[str, list[Example]]:
@@ -123,7 +150,10 @@ def _report(
     examples: Sequence[Example],
     options: RunOptions,
 ) -> dict[str, Any]:
-    found = {name: measure(training, teacher, es, temperature_of(name)) for name, es in measured.items()}
+    found = {
+        name: measure(training, teacher, few_of_each(es, options.measured), temperature_of(name))
+        for name, es in measured.items()
+    }
     return {
         "about": about,
         "date": datetime.date.today().isoformat(),
@@ -134,6 +164,7 @@ def _report(
         "steps": state.step,
         "anchors": state.anchors,
         "minutes": round(state.seconds / 60, 1),
+        "prompts_per_kind": options.measured,
         "options": asdict(options),
         "tokens_per_round": {name: _figures(walked) for name, walked in found.items()},
         "curve": state.curve,

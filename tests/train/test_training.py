@@ -240,3 +240,19 @@ def test_a_target_in_bfloat16_trains_in_mixed_precision(kind, model, examples):
         )
         losses.append(loss.item())
     assert losses[1] == pytest.approx(losses[0], rel=0.1)
+
+
+def test_a_run_begins_from_an_earlier_draft_and_keeps_its_vocabulary(model, examples, tmp_path):
+    data, first, second = tmp_path / "data", tmp_path / "first", tmp_path / "second"
+    open_folder(data, {"target": fingerprint(model)})
+    write_shard(data, 0, examples)
+    draft = DraftOptions("eagle", (1, 2, 3), 20, PLACES)
+    run(draft, RunOptions(steps=30, batch=4), model, lambda: model, data, first)
+    write_shard(data, 1, [replace(e, ids=[31] * len(e.ids)) for e in examples])  # now another token is the frequent one
+    later = replace(draft, start=first / WEIGHTS)
+    options = RunOptions(steps=1, batch=4, learning_rate=0.0, weight_decay=0.0)
+    run(later, options, model, lambda: model, data, second)
+    a, b = (read_draft(folder / WEIGHTS)[0] for folder in (first, second))
+    assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    with pytest.raises(ValueError, match="draft of kind eagle"):
+        run(replace(later, kind="lm", layers=(0, 3)), options, model, lambda: model, data, tmp_path / "third")
