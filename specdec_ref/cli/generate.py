@@ -21,7 +21,12 @@ from specdec_ref.cli.options import (
 @click.command(short_help="Text from a prompt, streamed.")
 @click.argument("prompt")
 @model_option
-@click.option("--draft", default="lookup", show_default=True, help="lookup, suffix, none, or a model to draft with.")
+@click.option(
+    "--draft",
+    default="lookup",
+    show_default=True,
+    help="lookup, suffix, early-exit:LAYERS, none, the file of a trained head, or a model to draft with.",
+)
 @gamma_option
 @click.option("--max-new-tokens", default=128, show_default=True, type=click.IntRange(0))
 @sampling_options

@@ -48,16 +48,21 @@ def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def make_drafter(name: str, dtype: str = "auto", device: str = "cpu") -> Any:
-    """A drafter by the name used on the command line: "lookup", "suffix", "none" (None), the file of a trained head
-    (.safetensors), or a model to draft with."""
+    """A drafter by the name used on the command line: "lookup", "suffix", "early-exit:N" (the target's first N layers),
+    "none" (None), the file of a trained head (.safetensors), or a model to draft with."""
     if name == "none":
         return None
-    from specdec_ref.draft import DraftModelDrafter, EagleDrafter, NGramDrafter, SuffixDrafter
+    from specdec_ref.draft import DraftModelDrafter, EagleDrafter, EarlyExitDrafter, NGramDrafter, SuffixDrafter
 
     if name == "lookup":
         return NGramDrafter()
     if name == "suffix":
         return SuffixDrafter()
+    exit_, _, n_layers = name.partition(":")
+    if exit_ == "early-exit":
+        if not n_layers.isdecimal():
+            raise click.UsageError(f"--draft {name}: say after how many layers, for instance early-exit:20")
+        return EarlyExitDrafter(int(n_layers))
     if name.endswith(".safetensors"):
         return EagleDrafter.read(name)
     from specdec_ref.models.load import load_model

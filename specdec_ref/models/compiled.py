@@ -78,6 +78,12 @@ class CompiledLlama(Llama):
         super().__setstate__(state)
         lay_together(module for module in self.modules() if isinstance(module, StoredLinear))
 
+    def first_layers(self, n: int) -> Llama:
+        """See `Llama.first_layers`: here, too, one compiled pass."""
+        short: Any = super().first_layers(n)
+        short._plan = None
+        return short
+
     def forward_pass(
         self,
         tokens: Tensor,

@@ -193,6 +193,19 @@ class Llama(nn.Module):
         hidden[n_layers] = x = self.norm(x)
         return Pass(self.head(x[rows]), tuple(hidden[i] for i in layers))
 
+    def first_layers(self, n: int) -> Llama:
+        """The model that ends after its first `n` layers, with the same norm and head. The weights are shared.
+
+        Raises ValueError unless 1 <= n < n_layers.
+        """
+        if not 1 <= n < self.config.n_layers:
+            raise ValueError(f"the first {n} layers of {self.config.n_layers}: give 1 to {self.config.n_layers - 1}")
+        short = type(self).__new__(type(self))
+        short.__dict__ = {**self.__dict__, "_modules": dict(self._modules)}
+        short.config = replace(self.config, n_layers=n)
+        short.layers = self.layers[:n]
+        return short
+
     def check_context(self, length: int, n: int) -> None:
         """Raises ValueError where n new tokens after `length` exceed the model's context."""
         if length + n > self.config.max_context:

@@ -3,6 +3,7 @@
 from support.planted_bugs import bug
 
 SUFFIX = "specdec_ref/draft/suffix.py"
+EARLY_EXIT = "specdec_ref/draft/early_exit.py"
 
 BUGS = [
     bug(
@@ -53,5 +54,26 @@ BUGS = [
         "survival *= share",
         "survival = share",
         "draft/suffix",
+    ),
+    bug(
+        "an early exit is a layer late",
+        "specdec_ref/models/llama.py",
+        "short.layers = self.layers[:n]",
+        "short.layers = self.layers[: n + 1]",
+        "draft/early_exit",
+    ),
+    bug(
+        "an early exit shortens the target itself",
+        "specdec_ref/models/llama.py",
+        'short.__dict__ = {**self.__dict__, "_modules": dict(self._modules)}',
+        "short.__dict__ = self.__dict__",
+        "draft/early_exit",
+    ),
+    bug(
+        "a drafter keeps the layers of its first target",
+        EARLY_EXIT,
+        "if self._target is target:",
+        "if self._target is not None:",
+        "draft/early_exit",
     ),
 ]
