@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from specdec_ref.cache.dense import DenseCache
 from specdec_ref.draft.for_target import check_target
+from specdec_ref.draft.shipped import shipped_draft
 from specdec_ref.draft.weights import read_draft
 from specdec_ref.interfaces import CausalLM, Drafter, Features, Proposal
 from specdec_ref.kernels.masks import additive
@@ -149,9 +150,12 @@ class EagleDrafter(Drafter):
         self._states = torch.empty(0)  # the target's, fused, not yet taken in: [n, hidden]
 
     @classmethod
-    def read(cls, path: Path | str, stop_below: float = 0.0) -> EagleDrafter:
-        """The drafter of a file that `specdec train-draft run` wrote; it refuses any other target."""
-        head, about = read_head(Path(path))
+    def read(cls, path: Path | str | None = None, stop_below: float = 0.0) -> EagleDrafter:
+        """The drafter of a file that `specdec train-draft run` wrote; it refuses any other target.
+
+        path: None is the head for SmolLM2-135M-Instruct that comes with the package.
+        """
+        head, about = read_head(shipped_draft("eagle") if path is None else Path(path))
         return cls(head, stop_below, about["target"])
 
     @property
