@@ -134,6 +134,7 @@ def _show(seed: int) -> None:
 @click.option(
     "--start", type=click.Path(path_type=Path, exists=True), help="An earlier draft.safetensors to begin from."
 )
+@click.option("--keep-states", is_flag=True, help="Keep the target's states, 5 kB per token: later epochs are faster.")
 @click.option("--measure-every", default=10.0, show_default=True, help="Minutes between points of the curve.")
 @click.option("--seed", default=0, show_default=True)
 @model_option
@@ -152,6 +153,7 @@ def run_command(
     batch: int,
     anchors: int,
     start: Path | None,
+    keep_states: bool,
     measure_every: float,
     seed: int,
     model: str,
@@ -180,7 +182,15 @@ def run_command(
 
         limit = None if limit_minutes is None else 60 * limit_minutes
         result = run(
-            draft, options, target, lambda: load_target(model, "float32"), data, out, stop_after=limit, report=show
+            draft,
+            options,
+            target,
+            lambda: load_target(model, "float32"),
+            data,
+            out,
+            stop_after=limit,
+            keep_states=keep_states,
+            report=show,
         )
     if result is None:
         click.echo(f"{out}: stopped; the same command goes on from here")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 import torch
@@ -17,6 +18,7 @@ from torch.nn import functional as F
 from specdec_ref.draft.eagle import output_rows
 from specdec_ref.models.llama import Llama
 from specdec_ref.train.shards import Example
+from specdec_ref.train.states import StateStore
 
 POOL = 16
 """Batches that are sorted by length together, so that little is padded."""
@@ -54,13 +56,18 @@ class Batch:
 class Teacher:
     """The target, run over whole examples: its states, and the distributions that follow from them.
 
-    layers: whose states a draft reads. vocabulary: `[n]`, the ids that are drafted; None is all.
+    layers: whose states a draft reads. vocabulary: `[n]`, the ids that are drafted; None is all. kept: a folder for
+    states, so that an example's second pass is read from disk; None runs every pass.
     """
 
-    def __init__(self, model: Llama, layers: Sequence[int] = (), vocabulary: Tensor | None = None) -> None:
+    def __init__(
+        self, model: Llama, layers: Sequence[int] = (), vocabulary: Tensor | None = None, kept: Path | None = None
+    ) -> None:
         self.model, self.layers = model, tuple(layers)
         self.vocabulary = torch.arange(model.vocab_size) if vocabulary is None else vocabulary
         self.rows = output_rows(model, self.vocabulary)  # [n, hidden], the head's rows of these tokens
+        self.read = (*self.layers, model.config.n_layers)
+        self.store = None if kept is None else StateStore(kept, model, self.read)
 
     @torch.no_grad()
     def batch(self, examples: Sequence[Example], max_anchors: int | None = None, rng: Random | None = None) -> Batch:
@@ -72,17 +79,22 @@ class Teacher:
         for row, example in enumerate(examples):
             n = len(example.ids)
             ids[row, :n] = torch.tensor(example.ids)
-            found = self.model.forward_pass(
-                ids[row, : n - 1].to(self.model.device),
-                self.model.new_cache(n - 1),
-                slice(0),
-                layers=(*self.layers, self.model.config.n_layers),
-            )
-            for tap, state in zip(taps, found.features, strict=True):
+            for tap, state in zip(taps, self._states(example.ids[:-1]).unbind(1), strict=True):
                 tap[row, : n - 1] = state
         anchors, valid = _anchors(examples, max_anchors, rng)
         n_prompt = torch.tensor([e.n_prompt for e in examples])
         return Batch(ids, lengths, n_prompt, tuple(taps[:-1]), taps[-1], anchors, valid)
+
+    def _states(self, ids: Sequence[int]) -> Tensor:
+        """`[n, layers, hidden]` of a text's n tokens, the states that the head is given last."""
+        if self.store is not None and (kept := self.store.read(ids)) is not None:
+            return kept
+        tokens = torch.tensor(ids, device=self.model.device)
+        found = self.model.forward_pass(tokens, self.model.new_cache(len(ids)), slice(0), layers=self.read)
+        states = torch.stack(found.features, 1).cpu()
+        if self.store is not None:
+            self.store.write(ids, states)
+        return states
 
     def logits(self, states: Tensor) -> Tensor:
         """The head's answer to `states` `[..., hidden]`, the target's or a draft's: `[..., n]` over the vocabulary."""

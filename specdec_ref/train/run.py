@@ -66,10 +66,12 @@ def run(
     out: Path,
     *,
     stop_after: float | None = None,
+    keep_states: bool = False,
     report: Callable[[State], object] = lambda state: None,
 ) -> dict[str, Any] | None:
     """Train a draft on a folder of data; its report when the training is over, None where it goes on later.
 
+    keep_states: write the target's states beside the data, about 5 kB per token, and read them in later epochs.
     Raises ValueError for data of another target.
     """
     target = fingerprint(model)
@@ -81,7 +83,8 @@ def run(
     training = make_training(draft, model, plain, tokens)
     if draft.start is not None:
         training.module.load_state_dict(_earlier(draft, target), strict=False)
-    teacher = Teacher(model, training.layers, tokens if draft.kind == "eagle" else None)
+    kept = data / "states" if keep_states else None
+    teacher = Teacher(model, training.layers, tokens if draft.kind == "eagle" else None, kept)
     state = train(training, teacher, examples, measured, out, options, stop_after=stop_after, report=report)
     if state.progress(options) < 1:
         return None
