@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from specdec_ref.draft import NGramDrafter
+from specdec_ref.draft import EagleDrafter, NGramDrafter
 from specdec_ref.engine import SpeculativeEngine
+from specdec_ref.interfaces import CausalLM
 from specdec_ref.measure import adaptive_gamma, fastest_threads
 from specdec_ref.models.layout import bytes_a_pass
 from specdec_ref.models.load import load_model
@@ -40,17 +41,24 @@ class Sample:
 
 
 Arm = Callable[[Sequence[int], int], Sample]
-WORKERS = ("q4", "bf16", "transformers", "openvino")  # llama.cpp is one, too, outside Python: llamacpp.mjs
+OURS: dict[str, dict[str, Any]] = {
+    "q4": {"weights": "q4"},
+    "q4a8": {"weights": "q4", "activations": 8},
+    "bf16": {"dtype": "bfloat16", "weights": "full"},
+}
+"""This package's engine: weights in 4 bits, with activations in 16 and in 8, and weights in bfloat16."""
+WORKERS = (*OURS, "transformers", "openvino")  # llama.cpp is one, too, outside Python: llamacpp.mjs
+EAGLE_GAMMA, EAGLE_STOPS = 4, 0.3  # at most so many drafts, and none after a draft that is less sure than this
 
 
 def make_arms(worker: str, model: str, gamma: int, lookups: Sequence[int]) -> tuple[dict[str, Arm], dict[str, Any]]:
     """The arms of a worker by name, and facts of its model: `bytes_a_pass`, and the versions it runs on.
 
-    worker: "q4" and "bf16" are this package's engine; "transformers" its `generate` in bfloat16; "openvino" OpenVINO
+    worker: those of `OURS` are this package's engine; "transformers" its `generate` in bfloat16; "openvino" OpenVINO
         GenAI on the model's GGUF file. lookups: settings of transformers' prompt_lookup_num_tokens.
     Raises ValueError for an unknown worker, ModuleNotFoundError where a peer is not installed.
     """
-    if worker in ("q4", "bf16"):
+    if worker in OURS:
         return _ours(model, worker, gamma)
     if worker == "transformers":
         return _transformers(model, lookups)
@@ -60,7 +68,7 @@ def make_arms(worker: str, model: str, gamma: int, lookups: Sequence[int]) -> tu
 
 
 def _ours(name: str, weights: str, gamma: int) -> tuple[dict[str, Arm], dict[str, Any]]:
-    target = load_model(name, weights="q4") if weights == "q4" else load_model(name, "bfloat16", weights="full")
+    target: Any = load_model(name, **OURS[weights])
     torch.set_num_threads(fastest_threads(target))
     adaptive = adaptive_gamma(target, gamma)
 
@@ -80,6 +88,8 @@ def _ours(name: str, weights: str, gamma: int) -> tuple[dict[str, Arm], dict[str
         f"{weights} plain": arm(SpeculativeEngine(target)),
         f"{weights} lookup": arm(SpeculativeEngine(target, NGramDrafter(), adaptive)),
     }
+    if (head := _shipped_head(target)) is not None:
+        arms[f"{weights} eagle"] = arm(SpeculativeEngine(target, head, EAGLE_GAMMA))
     facts = {
         "bytes_a_pass": bytes_a_pass(target),
         "eos_token_ids": list(target.eos_token_ids),
@@ -88,6 +98,16 @@ def _ours(name: str, weights: str, gamma: int) -> tuple[dict[str, Arm], dict[str
         "torch": torch.__version__,
     }
     return arms, facts
+
+
+def _shipped_head(target: CausalLM) -> EagleDrafter | None:
+    """The trained head that comes with the package, for the target that it was trained for."""
+    try:
+        head = EagleDrafter.read(stop_below=EAGLE_STOPS)
+        head.check(target)
+    except ValueError:
+        return None
+    return head
 
 
 def _transformers(name: str, lookups: Sequence[int]) -> tuple[dict[str, Arm], dict[str, Any]]:

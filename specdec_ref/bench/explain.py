@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from specdec_ref.bench.arms import Sample
+from specdec_ref.bench.arms import OURS, Sample
 from specdec_ref.interfaces import CausalLM
 from specdec_ref.measure.neartie import compare_greedy
 
 REFERENCE = {
     "q4": "q4 plain",
+    "q4a8": "q4a8 plain",
     "bf16": "bf16 plain",
     "transformers": "bf16 plain",
     "openvino": "q4 plain",
@@ -28,7 +29,7 @@ def differences(
 ) -> list[dict[str, Any]]:
     """Every prompt on which an arm wrote different tokens from its reference, and what `compare_greedy` says about it.
 
-    workers: arm -> worker. models: "q4" and "bf16" where they took part, the models that compute the logits again.
+    workers: arm -> worker. models: those of `arms.OURS` that took part, the models that compute the logits again.
     Libraries differ in more than the order of sums (where they round, whether activations are quantised): between
     libraries, an "error" means no more than that the flip is larger than our own rounding. An arm whose repeats differ
     among themselves is entered with kind "not repeatable".
@@ -53,5 +54,5 @@ def unexplained(found: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         f"{d['arm']} on {d['prompt']}: token {d.get('position')} differs by more than rounding"
         for d in found
-        if d["arm"].split()[0] in ("q4", "bf16") and d["kind"] in ("error", "not repeatable")
+        if d["arm"].split()[0] in OURS and d["kind"] in ("error", "not repeatable")
     ]

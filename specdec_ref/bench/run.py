@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from specdec_ref.bench.arms import Sample, model_folder
+from specdec_ref.bench.arms import OURS, Sample, model_folder
 from specdec_ref.bench.compare import (
     Ratio,
     Samples,
@@ -91,11 +91,7 @@ def run(
             worker.close()
     check_same_work(samples, n_tokens)
     progress("comparing outputs", 0)
-    models = {}
-    if "q4" in workers:
-        models["q4"] = load_model(model, weights="q4")
-    if "bf16" in workers:
-        models["bf16"] = load_model(model, "bfloat16", weights="full")
+    models = {name: load_model(model, **options) for name, options in OURS.items() if name in workers}
     found = differences(samples, {arm: worker.name for arm, worker in arms.items()}, ids, models)
     return {
         "what": "greedy generation on token ids, arms in turns; seconds",
@@ -203,11 +199,18 @@ def comparisons(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("transformers plain", "q4 lookup", "4-bit lookup over transformers plain"),
         ("transformers plain", "q4 plain", "4-bit plain over transformers plain"),
         *((t, "q4 lookup", "4-bit lookup over transformers lookup") for t in theirs),
+        ("transformers plain", "q4 eagle", "4-bit trained head over transformers plain"),
         ("openvino plain", "q4 plain", "4-bit plain over OpenVINO plain"),
+        ("openvino plain", "q4a8 plain", "the same, activations in 8 bits"),
         ("llamacpp plain", "q4 plain", "4-bit plain over llama.cpp plain"),
+        ("llamacpp plain", "q4a8 plain", "the same, activations in 8 bits"),
         ("transformers plain", "bf16 plain", "bf16 plain over transformers plain"),
         ("bf16 plain", "bf16 lookup", "lookup's own share, bf16"),
         ("q4 plain", "q4 lookup", "lookup's own share, 4 bits"),
+        ("q4a8 plain", "q4a8 lookup", "lookup's own share, 4 bits, activations in 8"),
+        ("bf16 plain", "bf16 eagle", "trained head's own share, bf16"),
+        ("q4 plain", "q4 eagle", "trained head's own share, 4 bits"),
+        ("q4a8 plain", "q4a8 eagle", "trained head's own share, 4 bits, activations in 8"),
     ]
     return [(a, b, words) for a, b, words in wanted if a in arms and b in arms]
 

@@ -25,7 +25,9 @@ PEERS = ("transformers", "openvino", "llamacpp")
     help="Comma-separated: transformers, openvino (pip install '.[peers]'), llamacpp (npm install node-llama-cpp).",
 )
 @click.option("--short", is_flag=True, help="Two prompts per domain, 32 tokens, one run each: under 3 minutes.")
-@click.option("--weights", default="q4,bf16", show_default=True, help="Ours: q4, bf16, or both.")
+@click.option(
+    "--weights", default="q4,bf16", show_default=True, help="Ours: q4, q4a8 (activations in 8 bits), bf16, or several."
+)
 @click.option(
     "--prompts",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -65,6 +67,7 @@ def bench(
     from rich.console import Console
     from rich.progress import Progress
 
+    from specdec_ref.bench.arms import OURS
     from specdec_ref.bench.run import PROMPTS, first_of_each_domain, run
     from specdec_ref.bench.worker import WorkerFailed
     from specdec_ref.prompts import read_prompts
@@ -73,9 +76,9 @@ def bench(
     if read is not None:
         record: dict[str, Any] = _record(read)
     else:
-        ours, peers = _names(weights, ("q4", "bf16"), "--weights"), _names(against, PEERS, "--against")
+        ours, peers = _names(weights, tuple(OURS), "--weights"), _names(against, PEERS, "--against")
         if not ours:
-            raise click.UsageError("--weights is empty: give q4, bf16, or both")
+            raise click.UsageError("--weights is empty: give one or more of " + ", ".join(OURS))
         if out is not None and not os.access(out.parent, os.W_OK):  # not after 25 minutes
             raise click.UsageError(f"--out {out}: its folder is missing or may not be written")
         chosen = read_prompts(prompts or PROMPTS)

@@ -264,7 +264,7 @@ def test_nothing_to_compare_makes_no_picture(scripted):
     "options, message",
     [
         (["--against", "vllm"], "give transformers, openvino, llamacpp"),
-        (["--weights", "int8"], "give q4, bf16"),
+        (["--weights", "int8"], "give q4, q4a8, bf16"),
         (["--weights", ""], "--weights is empty"),
         (["--lookups", "a"], "whole numbers"),
         (["--lookups", "0"], "whole numbers"),
@@ -364,7 +364,7 @@ def test_peak_memory_is_in_bytes():
 
 
 def test_an_unknown_worker_is_refused():
-    with pytest.raises(ValueError, match="there are q4, bf16, transformers, openvino"):
+    with pytest.raises(ValueError, match="there are q4, q4a8, bf16, transformers, openvino"):
         make_arms("vllm", "m", 3, [3])
 
 
