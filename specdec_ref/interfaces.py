@@ -17,7 +17,7 @@ Origin = Literal["accepted", "corrected", "bonus", "plain"]
 ORIGINS: dict[Origin, str] = {
     "accepted": "drafted, and accepted by the target",
     "corrected": "the target's token after a rejected draft",
-    "bonus": "the target's token after drafts that were all accepted",
+    "bonus": "the target's token after drafts that were all accepted; in a tree, after a path down to a leaf",
     "plain": "the target's token in a round in which nothing was drafted",
 }
 """Where an emitted token comes from, and what that means."""
@@ -28,13 +28,16 @@ Features = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Proposal:
-    """Drafted tokens x_1..x_g, and for each the distribution q_i that it was *drawn from*, after every filter.
+    """Drafted tokens x_1..x_g, a chain or a tree, and for each the distribution q_i that it was *drawn from*.
 
     tokens: up to gamma token ids; empty where the drafter has nothing to offer.
-    probs: `[g, vocab]`; None says that every distribution is one-hot, as for lookup or an argmax draft. A drafter that
-        takes the argmax but reports its softmax makes the output wrong: the distribution of an argmax is one-hot.
-    parents: for a tree, the index of each token's parent, -1 for the last committed token; None is a chain. The engine
-        verifies chains only so far.
+    probs: `[g, vocab]`, after every filter; None says that every distribution is one-hot, as for lookup or an argmax
+        draft. A drafter that takes the argmax but reports its softmax makes the output wrong: the distribution of an
+        argmax is one-hot. Of several children of a token, each carries what it was drawn from given those before it:
+        the same q for all where they are drawn with replacement, q without the earlier ones and divided by its sum
+        where they are drawn without, one-hot where they are the best few.
+    parents: for a tree, the index of each token's parent, a smaller one, or -1 for the last committed token; children
+        of one token are tried in the order of their indices. None is a chain.
     """
 
     tokens: list[int]
@@ -49,6 +52,45 @@ class Proposal:
                 f"a proposal of {len(self.tokens)} tokens needs one distribution per token, "
                 f"[{len(self.tokens)}, vocab], not probs of shape {list(self.probs.shape)}"
             )
+
+    @property
+    def links(self) -> list[int]:
+        """The parent of each token, of a chain too; -1 for the last committed token."""
+        return list(range(-1, len(self.tokens) - 1)) if self.parents is None else list(self.parents)
+
+    @property
+    def depths(self) -> list[int]:
+        """How far each token is from the last committed one: 1 for its children, 2 for theirs."""
+        depths: list[int] = []
+        for parent in self.links:
+            depths.append(1 if parent < 0 else depths[parent] + 1)
+        return depths
+
+    @property
+    def depth(self) -> int:
+        """The length of the longest path; that of a chain is the number of its tokens."""
+        return max(self.depths, default=0)
+
+    def children(self, i: int) -> list[int]:
+        """The tokens that may follow token i, or the last committed token for i = -1, in the order they are tried."""
+        return [child for child, parent in enumerate(self.links) if parent == i]
+
+    def path(self, i: int) -> list[int]:
+        """Indices from a child of the last committed token down to token i; empty for i = -1."""
+        links, path = self.links, []
+        while i >= 0:
+            path.append(i)
+            i = links[i]
+        return path[::-1]
+
+    def up_to(self, depth: int) -> Proposal:
+        """The proposal without what lies deeper; whether a token is kept depends on nothing that was drawn."""
+        kept = [i for i, d in enumerate(self.depths) if d <= depth]
+        if len(kept) == len(self.tokens):
+            return self
+        new = {-1: -1} | {i: at for at, i in enumerate(kept)}
+        probs = None if self.probs is None else self.probs[kept]
+        return Proposal([self.tokens[i] for i in kept], probs, [new[self.links[i]] for i in kept])
 
     def probability(self, i: int, like: Tensor) -> float:
         """q_i(x_i), the probability that the draft gave the token it proposed; rounded to the dtype of `like`."""
@@ -71,9 +113,10 @@ class Proposal:
 class Verdict:
     """A rule's answer: keep `accepted` drafted tokens, then emit `token`.
 
-    origin: "bonus" where no draft was rejected (also when none was drafted), else "corrected".
-    path: which drafts are kept, as indices into the proposal, from the root down; None is the first `accepted`. No rule
-        of this package sets it yet: it is there for rules that verify trees.
+    origin: "bonus" where nothing was drafted after the last kept token, so that none was rejected there, else
+        "corrected".
+    path: which drafts of a tree are kept, as indices into the proposal, from the root down; None is the first
+        `accepted`.
     Raises ValueError for a path of another length.
     """
 
@@ -97,7 +140,8 @@ class Verdict:
 
 
 Rule = Callable[[Proposal, Tensor, RandomSource], Verdict]
-"""proposal, p `[g + 1, vocab]` (row i: the target's distribution after i drafts), random source -> verdict."""
+"""proposal, p `[g + 1, vocab]` (row 0: the target's distribution before any draft, row i + 1: after draft i and those
+on its path), random source -> verdict."""
 
 
 class KVCache(Protocol):
@@ -229,9 +273,12 @@ class Drafter:
 
     The engine calls, for each generation: `begin` once, then `propose` and `commit` alternately, and finally `end`.
     layers: hidden states of the target that `commit` is to be handed, by layer; empty for a drafter that needs none.
+    nodes: for a drafter of trees the most tokens in a proposal, for which the target's cache gets room; 0 says that it
+        proposes chains. See `propose`.
     """
 
     layers: tuple[int, ...] = ()
+    nodes: int = 0
 
     def check(self, target: CausalLM) -> None:
         """Raises ValueError where this drafter's tokens are not the target's."""
@@ -247,7 +294,10 @@ class Drafter:
         """Up to `gamma` tokens to follow `tokens` (prompt and output so far), with the distributions they came from.
 
         All randomness comes from `source`. A drafter may always propose fewer tokens, or none, as long as that was
-        decided before drawing: dropping a token *because of what was drawn* changes its distribution.
+        decided before drawing: dropping a token *because of what was drawn* changes its distribution. In a tree the
+        number of a token's children has to be settled before the first of them is drawn.
+        For a drafter of trees gamma counts tokens, on whatever path. A path may be longer than what is left of
+        `begin`'s capacity: its end is cut off.
         """
         raise NotImplementedError
 

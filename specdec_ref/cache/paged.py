@@ -78,6 +78,15 @@ class PagedCache:
         """Bytes of the blocks it holds, shared ones too."""
         return len(self.table) * self.pool.nbytes // len(self.pool.block_pool.blocks)
 
+    @property
+    def room(self) -> int:
+        """How many more tokens it can take in, as the pool is now."""
+        pool = self.pool.block_pool
+        blocks = len(self.table) + pool.num_free
+        if self.length % pool.block_size and pool.blocks[self.table[self.length // pool.block_size]].refs > 1:
+            blocks -= 1  # a half-full block that others read is copied
+        return blocks * pool.block_size - self.length
+
     def reuse(self, tokens: Sequence[int]) -> None:
         """Take over the blocks of the longest cached prefix of a prompt; at least its last token is left over.
 

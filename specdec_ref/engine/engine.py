@@ -3,7 +3,8 @@
 Tokens are *drafted* or *committed* (part of the output for good). The last committed token is *pending*: chosen, but
 not yet fed to the target. Between rounds the target's cache holds exactly the committed tokens without the
 pending one. So a round feeds the pending token and the drafts, and gets the distributions it needs: one per draft,
-plus one after the last.
+plus one after the last. Drafts may be a tree, several guesses for one place: in the same pass each then sees those
+that it continues alone, and of the cache its accepted path stays.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from specdec_ref.engine.validate import (
     check_drafter,
     check_features,
     check_proposal,
+    check_trees,
     check_verdict,
     eos_ids,
     sampling_options,
@@ -30,6 +32,7 @@ from specdec_ref.engine.validate import (
     whole,
 )
 from specdec_ref.interfaces import CausalLM, Drafter, Pass, Proposal, Rule, Verdict, check_model
+from specdec_ref.kernels.masks import tree_mask
 from specdec_ref.sampling import RandomSource, SamplingOptions, sample_seed
 from specdec_ref.verify import as_rule
 
@@ -43,7 +46,8 @@ class SpeculativeEngine:
     """Generates with `target`, checking in each pass what `drafter` proposed.
 
     drafter: None decodes plainly, one token per pass, through the same loop.
-    gamma: draft tokens per round, or a function of the `Stats` so far that returns them; 0 is plain decoding.
+    gamma: draft tokens per round, or a function of the `Stats` so far that returns them; 0 is plain decoding. Of a
+        drafter of trees it is the number of tokens in the tree.
     rule: name in `specdec_ref.verify.RULES`, or a function of the same form. At temperature 0 the lossless rules
         agree, and the target's argmax decides directly.
     pool: where the target's keys and values live; generations share in it what their prompts share. None gives each
@@ -194,21 +198,38 @@ class SpeculativeEngine:
         """Up to gamma tokens of the run's drafter."""
         with run.stats.time("draft"):
             gamma = whole("gamma", self.gamma(run.stats)) if callable(self.gamma) else self.gamma
-            gamma = min(gamma, run.room - 1)  # a round adds one token more than it drafts
+            gamma = min(gamma, self._most(run))
             # A drafter gets a copy: one that appends its drafts to the sequence must not write them into the output.
             proposal = run.drafter.propose(list(run.tokens), gamma, run.source) if gamma else Proposal([])
-            return check_proposal(proposal, gamma, self.target.vocab_size)
+            proposal = check_proposal(proposal, gamma, self.target.vocab_size)
+            if proposal.parents is None:
+                return proposal
+            check_trees(self.target, self.rule)
+            return proposal.up_to(run.room - 1)
+
+    def _most(self, run: Run) -> int:
+        """The most drafts that a round has use and room for.
+
+        A round adds one token more than it keeps drafts. A tree may hold more drafts than the output has room for, as
+        many as the cache was made for; where a pool has no blocks for them, a smaller one has to do.
+        """
+        chain = run.room - 1
+        if not (run.drafter.nodes and chain):
+            return chain
+        room = run.cache.room if isinstance(run.cache, PagedCache) else run.drafter.nodes + 1
+        return max(chain, min(run.drafter.nodes, room - 1))
 
     def _forward(self, run: Run, proposal: Proposal) -> Pass:
         """The target's pass over the pending token and the drafts: logits `[g + 1, vocab]`."""
         with run.stats.time("verify"):
-            return self._pass(run, [run.tokens[-1], *proposal.tokens])
+            parents = None if proposal.parents is None else [-1, *(1 + parent for parent in proposal.parents)]
+            return self._pass(run, [run.tokens[-1], *proposal.tokens], parents=parents)
 
     def _verify(self, run: Run, proposal: Proposal, out: Pass) -> Verdict:
         """Which drafts stay, and the token after them."""
         with run.stats.time("verify"):
             verdict = self.rule.judge(proposal, out.logits, run.tokens, run.sampling, run.source)
-            return check_verdict(verdict, len(proposal.tokens), self.target.vocab_size)
+            return check_verdict(verdict, proposal, self.target.vocab_size)
 
     def _commit(self, run: Run, proposal: Proposal, out: Pass, verdict: Verdict) -> Round:
         """Append the surviving tokens to the output, and roll both caches back to them."""
@@ -223,10 +244,11 @@ class SpeculativeEngine:
                 run.logprobs += log_probabilities(out.logits[rows], committed)
             if verdict.path is None:
                 cache.truncate(len(run.tokens) - 1)
-            else:  # a rule that skips drafts, as one for trees does
+            else:  # the path of a tree: other branches lie between
                 cache.keep([start + row for row in rows])
             self._tell(run, tuple(f[rows] for f in out.features))
-            run.stats.count(len(proposal.tokens), verdict, len(committed))
+            depth = None if proposal.parents is None else proposal.depth
+            run.stats.count(len(proposal.tokens), verdict, len(committed), depth)
         return Round(proposal, verdict, committed)
 
     def _prefill(self, run: Run) -> None:
@@ -238,7 +260,7 @@ class SpeculativeEngine:
                 # A drafter that reads hidden states needs them of every token: blocks of other runs have none.
                 cache = self.pool.new_sequence(() if run.drafter.layers else run.tokens)
             else:
-                cache = self.target.new_cache(run.prompt_length + run.budget)
+                cache = self.target.new_cache(run.prompt_length + run.budget + run.drafter.nodes)
             run.cache = cache
             parts = [
                 self._pass(run, part, slice(0)).features
@@ -252,13 +274,23 @@ class SpeculativeEngine:
             if parts and run.drafter.layers:
                 self._tell(run, tuple(torch.cat(layer) for layer in zip(*parts, strict=True)))
 
-    def _pass(self, run: Run, tokens: list[int], rows: slice = slice(None)) -> Pass:
-        """A forward pass of the target over `tokens`, with the hidden states that the run's drafter asked for."""
-        ids = torch.tensor(tokens, device=self.target.device)
+    def _pass(
+        self, run: Run, tokens: list[int], rows: slice = slice(None), parents: Sequence[int] | None = None
+    ) -> Pass:
+        """A forward pass of the target over `tokens`, with the hidden states that the run's drafter asked for.
+
+        parents: of a tree, the index of each token's parent among `tokens`; a token's place in the text is its depth.
+        """
+        device = self.target.device
+        ids = torch.tensor(tokens, device=device)
+        model: Any = self.target  # `check_features` and `check_trees` have seen to it that it has what is asked for
+        if parents is not None:
+            mask = tree_mask(parents, device)
+            positions = mask.sum(-1) - 1 + run.cache.length  # type: ignore[union-attr]
+            return model.forward_pass(ids, run.cache, rows, positions=positions, mask=mask, layers=run.drafter.layers)
         if run.drafter.layers:
-            model: Any = self.target  # `check_features` has seen to it that it has this
             return model.forward_pass(ids, run.cache, rows, layers=run.drafter.layers)
-        return Pass(self.target.forward(ids, run.cache, rows), ())
+        return Pass(model.forward(ids, run.cache, rows), ())
 
     def _tell(self, run: Run, features: tuple[torch.Tensor, ...]) -> None:
         """Hand the drafter the committed sequence, and the features of what the target took in if it asked for them."""

@@ -16,14 +16,22 @@ class RoundCounts:
     """The numbers of one round.
 
     drafted, tested, accepted: draft tokens proposed, tested by the rule, and kept in the output. Tested are those
-        accepted, and the one rejected; tokens drafted after a rejection are never tested.
+        accepted, and the one rejected; tokens drafted after a rejection are never tested. Of a tree, drafted counts
+        all its tokens and tested counts places: however many guesses there are for one, it is one that is tested.
     last: origin of the token that the target added; None where a stop or the budget cut it off.
+    depth: places that drafts were proposed for; None, of a chain, is as many as were drafted.
     """
 
     drafted: int
     tested: int
     accepted: int
     last: Origin | None
+    depth: int | None = None
+
+    @property
+    def places(self) -> int:
+        """Places that drafts were proposed for: the tokens of a chain, the depth of a tree."""
+        return self.drafted if self.depth is None else self.depth
 
     @property
     def emitted(self) -> int:
@@ -56,12 +64,12 @@ class Stats:
 
     @property
     def drafted(self) -> int:
-        """Draft tokens proposed."""
+        """Draft tokens proposed, of a tree all its tokens."""
         return sum(r.drafted for r in self.by_round)
 
     @property
     def tested(self) -> int:
-        """Draft tokens that the rule tested: those accepted, and the one rejected, of each round."""
+        """Draft tokens that the rule tested: those accepted, and the one rejected, of each round; see RoundCounts."""
         return sum(r.tested for r in self.by_round)
 
     @property
@@ -101,12 +109,12 @@ class Stats:
 
     @property
     def tested_by_position(self) -> list[int]:
-        """Drafts tested, by place in the draft, first place first; as many places as the longest draft has."""
+        """Drafts tested, by place in the draft (depth in a tree), first place first, up to the longest draft."""
         return [sum(r.tested > i for r in self.by_round) for i in range(self._longest)]
 
     @property
     def accepted_by_position(self) -> list[int]:
-        """Drafts accepted, by place in the draft, first place first."""
+        """Drafts accepted, by place in the draft (depth in a tree), first place first."""
         return [sum(r.accepted > i for r in self.by_round) for i in range(self._longest)]
 
     @property
@@ -116,7 +124,10 @@ class Stats:
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted over *tested*: an estimate of Leviathan's alpha. 0 where nothing was tested."""
+        """Accepted over *tested*: an estimate of Leviathan's alpha. 0 where nothing was tested.
+
+        Of trees it is the share of places for which one of the guesses was right.
+        """
         return self.accepted / self.tested if self.tested else 0.0
 
     @property
@@ -146,17 +157,20 @@ class Stats:
             name = f"{part}_seconds"
             setattr(self, name, getattr(self, name) + perf_counter() - start)
 
-    def count(self, drafted: int, verdict: Verdict, kept: int) -> None:
-        """Enter a round of which `kept` emitted tokens stay (fewer than the verdict's where a stop cut it)."""
+    def count(self, drafted: int, verdict: Verdict, kept: int, depth: int | None = None) -> None:
+        """Enter a round of which `kept` emitted tokens stay (fewer than the verdict's where a stop cut it).
+
+        depth: of a tree.
+        """
         accepted = min(verdict.accepted, kept)
         whole = kept == verdict.accepted + 1
         last: Origin = verdict.origin if drafted else "plain"
         tested = accepted + (whole and last == "corrected")
-        self.by_round.append(RoundCounts(drafted, tested, accepted, last if whole else None))
+        self.by_round.append(RoundCounts(drafted, tested, accepted, last if whole else None, depth))
 
     @property
     def _longest(self) -> int:
-        return max((r.drafted for r in self.by_round), default=0)
+        return max((r.places for r in self.by_round), default=0)
 
     def _last(self, origin: Origin) -> int:
         return sum(r.last == origin for r in self.by_round)

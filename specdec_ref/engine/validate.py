@@ -115,10 +115,35 @@ def check_features(drafter: Drafter, target: CausalLM) -> None:
         )
 
 
-def check_proposal(proposal: Any, gamma: int, vocab_size: int) -> Proposal:
-    """The proposal, distributions in 16 bits normalised. Raises ValueError or TypeError for what would break output
-    silently.
+def check_trees(target: CausalLM, rule: Any) -> None:
+    """Raises ValueError where a tree was proposed that the target or the rule cannot verify."""
+    if not hasattr(target, "forward_pass"):
+        raise ValueError(
+            f"the drafter proposed a tree, and {type(target).__name__} takes no mask in its forward pass: give a model "
+            "with forward_pass (load_model returns one), or a drafter of chains"
+        )
+    if rule.verify_tree is None:
+        raise ValueError(
+            f"the drafter proposed a tree, and rule {rule.name!r} verifies chains: use rule='token', which verifies "
+            "both, or a drafter of chains"
+        )
 
+
+def _check_parents(proposal: Proposal) -> None:
+    parents = proposal.parents
+    assert parents is not None
+    fits = len(parents) == len(proposal.tokens)
+    if not (fits and all(parent == -1 or _index(parent, i) for i, parent in enumerate(parents))):
+        raise ValueError(
+            f"the proposal is a tree of {len(proposal.tokens)} tokens with parents {parents}: each token needs one, -1 "
+            "for the last committed token or the index of a token before it"
+        )
+
+
+def check_proposal(proposal: Any, gamma: int, vocab_size: int) -> Proposal:
+    """The proposal, distributions in 16 bits normalised, and a tree that is a chain as a chain.
+
+    Raises ValueError or TypeError for what would break output silently.
     gamma: how many tokens were asked for; vocab_size: the target's.
     """
     if not isinstance(proposal, Proposal):
@@ -129,8 +154,10 @@ def check_proposal(proposal: Any, gamma: int, vocab_size: int) -> Proposal:
     for x in tokens:
         if not _index(x, vocab_size):
             raise ValueError(f"the drafter proposed {x!r}: a token is an int from 0 to {vocab_size - 1}")
-    if proposal.parents is not None and list(proposal.parents) != list(range(-1, len(tokens) - 1)):
-        raise ValueError(f"the proposal is a tree with parents {proposal.parents}: this engine verifies chains")
+    if proposal.parents is not None:
+        _check_parents(proposal)
+        if list(proposal.parents) == list(range(-1, len(tokens) - 1)):
+            proposal = replace(proposal, parents=None)
     if probs is not None and len(tokens):
         if probs.shape[-1] > vocab_size:
             raise ValueError(
@@ -154,17 +181,19 @@ def check_proposal(proposal: Any, gamma: int, vocab_size: int) -> Proposal:
     return proposal
 
 
-def check_verdict(verdict: Any, drafted: int, vocab_size: int) -> Verdict:
-    """The verdict itself. Raises TypeError or ValueError where a rule of the user's own would break the output.
-
-    drafted: how many tokens were proposed.
-    """
+def check_verdict(verdict: Any, proposal: Proposal, vocab_size: int) -> Verdict:
+    """The verdict itself. Raises TypeError or ValueError where a rule of the user's own would break the output."""
+    drafted = len(proposal.tokens)
     if not isinstance(verdict, Verdict):
         raise TypeError(f"the rule returned {type(verdict).__name__}: a rule returns Verdict(accepted, token, origin)")
     if not _index(verdict.accepted, drafted + 1):
         raise ValueError(f"the rule accepted {verdict.accepted!r} of {drafted} drafts: give an int from 0 to {drafted}")
     if not all(_index(i, drafted) for i in verdict.indices) or list(verdict.indices) != sorted(set(verdict.indices)):
         raise ValueError(f"the rule kept drafts {verdict.indices} of {drafted}: give rising indices below {drafted}")
+    if proposal.parents is not None and verdict.accepted:
+        path = list(verdict.indices)
+        if path != (whole_path := proposal.path(path[-1])):
+            raise ValueError(f"the rule kept drafts {path}, which are no path of the tree: give {whole_path}")
     if not _index(verdict.token, vocab_size):
         raise ValueError(f"the rule emitted {verdict.token!r}: a token is an int from 0 to {vocab_size - 1}")
     return verdict

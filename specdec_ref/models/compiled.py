@@ -99,10 +99,11 @@ class CompiledLlama(Llama):
         plain = not hasattr(cache, "memory") or rows.step not in (None, 1)
         if plain or (self.wide is not None and n >= self.wide):
             return super().forward_pass(tokens, cache, rows, positions=positions, mask=mask, layers=layers)
-        self.check_context(cache.length, n)
-        _check("token", tokens, c.vocab_size)
-        if positions is not None:
+        if positions is None:
+            self.check_context(cache.length, n)
+        else:
             _check("position", positions, c.max_context)
+        _check("token", tokens, c.vocab_size)
         cache.reserve(n)
         if self._plan is None:
             self._plan = _Plan(self)

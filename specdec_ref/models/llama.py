@@ -178,7 +178,7 @@ class Llama(nn.Module):
         Raises ValueError where the tokens do not fit into cache or context, changing nothing.
         """
         n, start, n_layers = len(tokens), cache.length, self.config.n_layers
-        self.check_context(start, n)
+        self.check_context(start, n, positions)
         cache.reserve(n)
         at = slice(start, start + n) if positions is None else positions
         cos, sin = self.cos[at], self.sin[at]  # [n, 1, head_dim]
@@ -206,12 +206,17 @@ class Llama(nn.Module):
         short.layers = self.layers[:n]
         return short
 
-    def check_context(self, length: int, n: int) -> None:
-        """Raises ValueError where n new tokens after `length` exceed the model's context."""
-        if length + n > self.config.max_context:
-            raise ValueError(
-                f"{length} cached and {n} new tokens exceed the model's context of {self.config.max_context}"
-            )
+    def check_context(self, length: int, n: int, positions: Tensor | None = None) -> None:
+        """Raises ValueError where n new tokens after `length` exceed the model's context.
+
+        Of a tree its depth counts, not the number of its tokens: where `positions` are given, the largest decides.
+        """
+        limit = self.config.max_context
+        if positions is not None and n:
+            if int(positions.max()) >= limit:
+                raise ValueError(f"position {int(positions.max())} is outside the model's context, 0 to {limit - 1}")
+        elif length + n > limit:
+            raise ValueError(f"{length} cached and {n} new tokens exceed the model's context of {limit}")
 
     def _bias(self, n: int, start: int, mask: Tensor | None) -> Tensor | None:
         """What attention is to hide: `[rows, start + n]` for the query heads of a key head; None hides nothing."""

@@ -540,7 +540,7 @@ ENGINE_BUGS = [
         "budget overshot",
         "A round's tokens are all kept, though fewer were left to give.",
         ENGINE + "_draft",
-        ("gamma = min(gamma, run.room - 1)  # a round adds one token more than it drafts", "pass"),
+        ("gamma = min(gamma, self._most(run))", "pass"),
         also=Edit(RUN + "append", (("elif self.room == 0:", "elif self.room <= 0 and i == len(emitted) - 1:"),)),
         seen="lattice #242, and the article that this course checks",
     ),

@@ -170,7 +170,8 @@ JUNK = {
     "float token": (lambda: Proposal([1.0]), ValueError, "proposed 1.0"),
     "tensor for tokens": (lambda: Proposal(torch.tensor([1, 2])), ValueError, r"tensor\(1\)"),
     "too many": (lambda: Proposal([1] * 4), ValueError, "4 tokens where 3 were asked for"),
-    "a tree": (lambda: Proposal([1, 2, 3], None, [-1, 0, 0]), ValueError, "tree"),
+    "a parent that comes later": (lambda: Proposal([1, 2, 3], None, [-1, 2, 0]), ValueError, "each token needs one"),
+    "too few parents": (lambda: Proposal([1, 2, 3], None, [-1, 0]), ValueError, "3 tokens with parents"),
     "logits for distributions": (
         lambda: Proposal([1, 2, 3], FLAT.log()),
         ValueError,
