@@ -23,7 +23,7 @@ from specdec_course import new_figure, show
 from specdec_course.checks import ps01_roofline as checks
 from specdec_course.checks.ps01_roofline import Chip, Model
 
-# Keys and values are kept in 16 bit, as the weights are.
+# Keys and values are kept in 16 bits, as the weights are.
 llama = Model(weights=70_553_706_496, bytes_per_weight=2, kv_bytes=327_680)  # Llama-3-70B
 small = Model(weights=134_515_008, bytes_per_weight=2, kv_bytes=23_040)  # SmolLM2-135M
 h100 = Chip(rate=989e12, bandwidth=3.35e12)
@@ -34,7 +34,7 @@ h100 = Chip(rate=989e12, bandwidth=3.35e12)
 # | | field | meaning |
 # |---|---|---|
 # | `Model` | `weights` | how many weights the model has |
-# | | `bytes_per_weight` | bytes that one weight takes in memory: 2 in 16 bit, 0.5625 in 4 bits with scales |
+# | | `bytes_per_weight` | bytes that one weight takes in memory: 2 in 16 bits, 0.5625 in 4 bits with scales |
 # | | `kv_bytes` | bytes of keys and values that one token leaves in the cache, over all layers |
 # | `Chip` | `rate` | what it computes at most, in FLOP/s, dense |
 # | | `bandwidth` | what it moves between memory and arithmetic units at most, in bytes/s |
@@ -266,7 +266,7 @@ for batch in (1, 4, 16, 64, 256):
     print(f"batch {batch:3}: at most {speed:8,.0f} tokens a second, a verification of 5 drafts costs {price:.2f} steps")
 
 # %% [markdown]
-# (One H100 cannot hold Llama-3-70B in 16 bit. Two that share the work evenly would take half the time for each pass,
+# (One H100 cannot hold Llama-3-70B in 16 bits. Two that share the work evenly would take half the time for each pass,
 # and the prices would be the same.)
 
 # %% [markdown]
@@ -428,7 +428,7 @@ checks.free_drafts(free_drafts, points=2)
 
 # %% [markdown] written="salesman" points=2
 # <!-- BEGIN SOLUTION -->
-# Verifying a few drafts for one user has about 6 FLOP/byte in 16 bit (gamma = 5), and the ridge of the H100 is 295:
+# Verifying a few drafts for one user has about 6 FLOP/byte in 16 bits (gamma = 5), and the ridge of the H100 is 295:
 # the pass is bound by memory, not by arithmetic. Its time is bytes over bandwidth, and the bandwidth is the same, so
 # one user notices nothing. The comparison is wrong as well: 4,000 TFLOP/s with sparsity are 2,000 dense, which is
 # twice the 989, not four times. What gets better is work to the right of the ridge: long prompts, large batches, up
@@ -447,6 +447,6 @@ checks.free_drafts(free_drafts, points=2)
 #
 # - FLOP grow with the tokens in a pass, bytes hardly: weights are read once.
 # - Halve a rate "with sparsity"; look at the unit of a bandwidth; distrust a utilisation above 1.
-# - The longer of memory and arithmetic counts. Left of the ridge a verification costs about one step, right of it
-#   about gamma + 1.
+# - The longer of memory and arithmetic counts. Left of the ridge a verification costs about one step. It rises as its
+#   own intensity passes the ridge, and costs about gamma + 1 steps once a plain step alone is right of it.
 # - The product batch x (gamma + 1) decides on which side you are; caches push to the left, for they are not shared.

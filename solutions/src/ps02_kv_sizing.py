@@ -78,7 +78,7 @@ CONFIGS = {
 def kv_bytes_per_token(config, bytes_per_number=2):
     """Bytes that one token leaves in the cache, over all layers.
 
-    config: a dict with the entries above. bytes_per_number: of a number in the cache, 2 in 16 bit.
+    config: a dict with the entries above. bytes_per_number: of a number in the cache, 2 in 16 bits.
     """
     ### BEGIN SOLUTION
     heads = config["num_attention_heads"]
@@ -105,7 +105,7 @@ checks.kv_bytes_per_token(kv_bytes_per_token, points=4)
 
 # %% solve="latent_bytes_per_token"
 def latent_bytes_per_token(config):
-    """Bytes that one token of a model with MLA leaves in the cache, over all layers, in 16 bit."""
+    """Bytes that one token of a model with MLA leaves in the cache, over all layers, in 16 bits."""
     ### BEGIN SOLUTION
     return config["num_hidden_layers"] * (config["kv_lora_rank"] + config["qk_rope_head_dim"]) * 2
     ### END SOLUTION
@@ -237,7 +237,7 @@ for context in (512, 2048, 8192, 32_768, 131_072):
 
 # %% locked="colleague"
 def colleagues_rank_bytes(layers, kv_heads, head_dim, ranks):
-    """Bytes of keys and values that one token leaves on each of `ranks` tensor-parallel chips, in 16 bit."""
+    """Bytes of keys and values that one token leaves on each of `ranks` tensor-parallel chips, in 16 bits."""
     total = 2 * layers * kv_heads * head_dim * 2
     return total // ranks
 
@@ -265,7 +265,7 @@ checks.counterexample(counterexample, points=1)
 
 # %% solve="rank_bytes"
 def rank_bytes(layers, kv_heads, head_dim, ranks):
-    """Bytes of keys and values that one token leaves on each of `ranks` tensor-parallel chips, in 16 bit.
+    """Bytes of keys and values that one token leaves on each of `ranks` tensor-parallel chips, in 16 bits.
 
     Raises ValueError if neither of kv_heads and ranks divides the other.
     """
@@ -291,7 +291,7 @@ checks.rank_bytes(rank_bytes, points=2)
 #
 # ★★ · *8 minutes · 3 points*
 #
-# Only a share of a chip's memory may be used, 0.9 of it by default. That share has to hold the weights first; the rest of
+# Only a share of a chip's memory may be used, here 0.9 of it unless said otherwise. That share has to hold the weights first; the rest of
 # it is for the caches of whole sequences. The memory is given as a string with a number, a space and a unit: `"80 GB"`
 # (1 GB is $10^9$ bytes) or `"80 GiB"` (1 GiB is $2^{30}$ bytes).
 
@@ -367,4 +367,4 @@ for ranks in (2, 4, 8, 16):
 # - Scales take room: 4 bits are not a quarter of 16.
 # - A window caps a layer, not the model.
 # - A head is never cut: beyond the number of key/value heads, more chips do not shrink the cache of a chip.
-# - Only whole sequences count, beside the weights, in the unit that the datasheet uses.
+# - Only whole sequences count, alongside the weights, and in the same unit as the memory.

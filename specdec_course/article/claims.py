@@ -13,7 +13,7 @@ Recorded = Decimal | bool | int | str | list[Decimal] | list[int]
 """A recorded value. Decimals keep the digits that they were written with."""
 
 WEIGHTS_70B = 70e9 * 2
-"""Bytes of 70 billion weights in 16 bit, the article's own round figure."""
+"""Bytes of 70 billion weights in 16 bits, the article's own round figure."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ def attainable(intensity: float, rate: float, bandwidth: float) -> float:
 
 
 def layer_intensity(n_tokens: int, width: int) -> float:
-    """FLOP/byte of n tokens through a layer of width x width weights, all in 16 bit.
+    """FLOP/byte of n tokens through a layer of width x width weights, all in 16 bits.
 
     The pass moves the weights once, and for each token `width` numbers in and `width` numbers out.
     """
@@ -67,7 +67,7 @@ _LAYER = Judge(
         lambda formula: lambda n, d: formula(n, d),
         {
             "a multiplication and an addition are 2 FLOP.": lambda n, d: n * d / (2 * (d + 2 * n)),
-            "a number in 16 bit takes 2 bytes.": lambda n, d: 2 * n * d / (d + 2 * n),
+            "a number in 16 bits takes 2 bytes.": lambda n, d: 2 * n * d / (d + 2 * n),
             "that leaves out what goes in and comes out: 2 numbers per token and unit of width.": lambda n, d: n,
             "numbers go in *and* come out.": lambda n, d: n * d / (d + n),
             "the weights are read once, not once for each token.": lambda n, d: d / (d + 2),

@@ -98,7 +98,7 @@ def test_spelling_of_chips_does_not_matter() -> None:
 
 
 def test_70b_by_hand() -> None:
-    """140 GB in 16 bit at 3.35 TB/s is 41.8 ms, 23.9 tokens/s; two ranks halve it. The embedding is not read."""
+    """140 GB in 16 bits at 3.35 TB/s is 41.8 ms, 23.9 tokens/s; two ranks halve it. The embedding is not read."""
     chip = accelerator("h100-sxm")
     assert 70e9 * 2 / chip.bandwidth == pytest.approx(41.79e-3, abs=5e-6)
     shape = model_shape("llama-3-70b")
