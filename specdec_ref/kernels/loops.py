@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import sys
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -105,6 +106,12 @@ class Loop:
             arguments: list[Any] = [_C.get(t, ctypes.c_void_p) for t in self.signature]
             self._call = ctypes.CFUNCTYPE(None, *arguments)(self._code.address)
         return self._call
+
+    def compile_aloud(self, what: str) -> None:
+        """`compile`, for a loop that takes long: says so, unless it is read from disk. Raises as `compile`."""
+        if self._call is None and not self.kept:
+            print(f"specdec: compiling {what} for this CPU, once ...", file=sys.stderr, flush=True)
+        self.compile()
 
     @property
     def kept(self) -> bool:

@@ -64,5 +64,17 @@ def packed(blocks: Blocks) -> tuple[np.ndarray, np.ndarray]:
     return _bytes(levels), _bytes(scales.astype(np.float16))
 
 
+def some_outputs(data: np.ndarray, outs: int, chosen: np.ndarray, unit: int) -> np.ndarray:
+    """Levels (unit 4) or scales (unit 2) of the chosen outputs, in their order, of a packed matrix with `outs` of them.
+
+    Raises IndexError for an output that it does not have, ValueError for a number of them that does not divide by 16.
+    """
+    if len(chosen) % OUTPUTS:
+        raise ValueError(f"{len(chosen)} outputs do not divide by {OUTPUTS}: repeat some of them")
+    blocks = data.reshape(outs // OUTPUTS, -1, OUTPUTS, unit)
+    rows = blocks[chosen // OUTPUTS, :, chosen % OUTPUTS]  # [n, parts, unit]
+    return _bytes(rows.reshape(len(chosen) // OUTPUTS, OUTPUTS, -1, unit).transpose(0, 2, 1, 3))
+
+
 def _bytes(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

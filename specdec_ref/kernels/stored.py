@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 
 from specdec_ref.kernels.loops import BITS, COUNT, loop
 from specdec_ref.kernels.memory import address_of
-from specdec_ref.kernels.packing import OUTPUTS, Blocks, packed
+from specdec_ref.kernels.packing import OUTPUTS, Blocks, packed, some_outputs
 from specdec_ref.kernels.product import eight_by_8, eight_by_16, four_by_8, four_by_16
 from specdec_ref.kernels.quantise import GROUP, quantise8, quantise16
 
@@ -81,6 +82,18 @@ class StoredLinear(nn.Module):
             self.weight_bits, self.bits,
         )  # fmt: skip
         return out
+
+    def some_outputs(self, chosen: Tensor) -> StoredLinear:
+        """The product with some outputs only, `[n, in]` -> `[n, len(chosen)]`, without a matrix in 16 bits.
+
+        Raises as `packing.some_outputs`.
+        """
+        part = copy.copy(self)
+        part._buffers, part.wide, part.outs = {}, None, len(chosen)
+        for name, unit in (("levels", 4), ("scales", 2)):
+            data = getattr(self, name).numpy()
+            part.register_buffer(name, _aligned(some_outputs(data, self.outs, chosen.numpy(), unit)), persistent=False)
+        return part
 
     def __getstate__(self) -> dict[str, Any]:
         # Each its own memory: a copy, or a file, would hold that of all matrices for each of them.

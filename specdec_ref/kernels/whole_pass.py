@@ -13,13 +13,10 @@ import numba
 import numpy as np
 from numba import carray, types
 
-from specdec_ref.kernels import loops
-from specdec_ref.kernels.attend import attend_rows
-from specdec_ref.kernels.loops import called, loop, rotate_head
-from specdec_ref.kernels.memory import bits_pointer, int64_at, intrinsic
-from specdec_ref.kernels.packing import OUTPUTS
-from specdec_ref.kernels.product import eight_by_8, eight_by_16, four_by_8, four_by_16
-from specdec_ref.kernels.quantise import GROUP, quantise8, quantise16
+from specdec_ref.kernels.loops import loop
+from specdec_ref.kernels.memory import int64_at, intrinsic
+from specdec_ref.kernels.quantise import GROUP
+from specdec_ref.kernels.steps import steps, with_bits
 from specdec_ref.kernels.threads import join_team, share, wait
 
 MATRICES = ("qkv", "out", "gate_up", "down")
@@ -42,7 +39,6 @@ PASS = np.dtype([*((name, np.int64) for name in FIELDS.split()), ("eps", np.floa
 """What a pass is told: sizes, and addresses of what it reads and writes."""
 
 _PASS, _LAYER = numba.from_dtype(PASS), numba.from_dtype(LAYER)
-norm_rows = called(loops.norm.function)
 
 
 @intrinsic
@@ -57,120 +53,12 @@ def layer_at(typing: Any, address: Any) -> Any:
 
 def _pass(n_bits: int) -> Any:
     """The pass with activations in `n_bits` bits."""
-    quantise = quantise8 if n_bits == 8 else quantise16
-    four = four_by_8 if n_bits == 8 else four_by_16
-    eight = eight_by_8 if n_bits == 8 else eight_by_16
-    level_bytes = n_bits // 8
+    step = steps(n_bits)
+    quantised, results, group_on, multiply, copy = step.quantised, step.results, step.group_on, step.multiply, step.copy
+    norm_and_quantise, rotate_and_append = step.norm_and_quantise, step.rotate_and_append
+    attend_and_quantise, feed_forward = step.attend_and_quantise, step.feed_forward
 
-    def own(function: Any) -> Any:
-        # With a name for each number of bits: code that is read from disk finds what it calls by name.
-        function.__qualname__ = f"{function.__name__}_{n_bits}"
-        return called(function)
-
-    @own
-    def quantised(p: Any) -> Any:
-        """Where normed activations lie as integers: addresses of levels, scales, offsets and totals."""
-        return p.levels, p.scales, p.offsets, p.totals
-
-    @own
-    def results(p: Any) -> Any:
-        """The same for what attention and gate leave, which is written while others still read normed activations."""
-        return p.levels_b, p.scales_b, p.offsets_b, p.totals_b
-
-    @own
-    def times(bits: int, matrix: Any, first: int, last: int, x: Any, out: int, n: int, width: int, outs: int) -> None:
-        """Blocks `first` to `last` of x W^T, see `product`."""
-        if bits == 4:
-            four(first, last, matrix, x, out, n, width // GROUP, outs)
-        else:
-            eight(first, last, matrix, x, out, n, width // GROUP, outs)
-
-    @own
-    def norm_and_quantise(p: Any, me: int, threads: int, more: int, weight: int, feature: int) -> None:
-        """This thread's rows: x += more, unless that is 0, and norm(x) in integers."""
-        first, last = share(p.n, me, threads)
-        row, groups = 2 * first * p.hidden, p.hidden // GROUP
-        x, y = bits_pointer(p.x + row), bits_pointer(p.y + row)
-        norm_rows(x, bits_pointer(more + row), bits_pointer(weight), x, y, last - first, p.hidden, p.eps, more != 0)
-        if feature:
-            copy(p.x + row, feature + row, (last - first) * p.hidden)
-        quantise(p.y, quantised(p), first * groups, last * groups)
-
-    @own
-    def copy(source: int, to: int, n: int) -> None:
-        """n bfloat16 numbers."""
-        a, b = carray(bits_pointer(source), n), carray(bits_pointer(to), n)
-        for i in range(n):
-            b[i] = a[i]
-
-    @own
-    def rotate_and_append(p: Any, me: int, threads: int, keys: int, values: int) -> None:
-        """This thread's heads: queries, rotated, into q `[n_heads, n, dim]`, keys and values into the cache."""
-        heads, d = p.n_heads + 2 * p.n_kv_heads, p.head_dim
-        first, last = share(heads, me, threads)
-        for i in range(p.n):
-            position = int64_at(p.positions + 8 * i) if p.positions else p.length + i
-            slot = int64_at(p.slots + 8 * (p.length + i)) if p.slots else p.length + i
-            cos, sin = (
-                carray(bits_pointer(p.cos + 2 * position * d), d),
-                carray(bits_pointer(p.sin + 2 * position * d), d),
-            )
-            for h in range(first, last):
-                x = p.qkv + 2 * (i * heads + h) * d
-                if h < p.n_heads:
-                    to = carray(bits_pointer(p.q + 2 * (h * p.n + i) * d), d)
-                    rotate_head(carray(bits_pointer(x), d), cos, sin, to)
-                elif h < p.n_heads + p.n_kv_heads:
-                    at = keys + 2 * ((h - p.n_heads) * p.head_stride + slot * d)
-                    rotate_head(carray(bits_pointer(x), d), cos, sin, carray(bits_pointer(at), d))
-                else:
-                    copy(x, values + 2 * ((h - p.n_heads - p.n_kv_heads) * p.head_stride + slot * d), d)
-
-    @own
-    def attend_and_quantise(p: Any, me: int, threads: int, keys: int, values: int) -> None:
-        """This thread's pairs of head and row: attention, and its result in integers."""
-        d, length, per = p.head_dim, p.length + p.n, p.n_heads // p.n_kv_heads * p.n  # rows of a key head
-        start, stop = share(p.n_heads * p.n, me, threads)
-        into, row_groups, head_groups = results(p), p.n_heads * d // GROUP, d // GROUP
-        for h in range(p.n_kv_heads):
-            first, last = max(start, h * per), min(stop, (h + 1) * per)
-            if first < last:
-                row = first - h * per
-                bias = p.bias + 2 * row * length if p.bias else 0
-                at = 2 * h * p.head_stride
-                attend_rows(
-                    p.q + 2 * first * d, keys + at, values + at, p.slots, bias, p.attended + 2 * first * d,
-                    last - first, row, p.n, d, length,
-                )  # fmt: skip
-        levels, scales, offsets, totals = into
-        for pair in range(start, stop):
-            h, i = pair // p.n, pair % p.n
-            g = i * row_groups + h * head_groups
-            to = (levels + level_bytes * GROUP * g, scales + 4 * g, offsets + 4 * g, totals + 4 * g)
-            quantise(p.attended + 2 * pair * d, to, 0, head_groups)
-
-    @own
-    def feed_forward(p: Any, me: int, threads: int, w: Any) -> None:
-        """This thread's part of gate and up, in whole groups, and of silu(gate) * up in integers."""
-        width, outs, groups = p.hidden, 2 * p.intermediate, p.intermediate // GROUP
-        first, last = share(groups, me, threads)
-        a, b, half = 2 * first, 2 * last, p.intermediate // OUTPUTS  # blocks of 16: a group is two
-        matrix = w.gate_up_levels, w.gate_up_scales
-        times(w.gate_up_bits, matrix, a, b, quantised(p), p.gate_up, p.n, width, outs)
-        times(w.gate_up_bits, matrix, half + a, half + b, quantised(p), p.gate_up, p.n, width, outs)
-        for i in range(p.n):
-            gate, to = p.gate_up + 2 * (i * outs + GROUP * first), p.gated + 2 * (i * p.intermediate + GROUP * first)
-            gate_part(gate, gate + 2 * p.intermediate, to, GROUP * (last - first))
-            quantise(p.gated, results(p), i * groups + first, i * groups + last)
-
-    @own
-    def gate_part(gate: int, up: int, out: int, n: int) -> None:
-        """silu(gate) * up of n numbers, by the loop that takes both side by side."""
-        g, u, o = carray(bits_pointer(gate), n), carray(bits_pointer(up), n), carray(bits_pointer(out), n)
-        for j in range(n):
-            o[j] = loops.gated(g[j], u[j])
-
-    @own
+    @with_bits(n_bits)
     def run(p: Any) -> None:
         team = p.team
         me, threads = join_team(team)
@@ -185,32 +73,27 @@ def _pass(n_bits: int) -> Any:
             keys, values = p.keys + 2 * layer * p.layer_stride, p.values + 2 * layer * p.layer_stride
             norm_and_quantise(p, me, threads, p.more if layer else 0, w.attention_norm, w.feature)
             wait(team)
-            a, b = share(qkv_outs // OUTPUTS, me, threads)
-            times(w.qkv_bits, (w.qkv_levels, w.qkv_scales), a, b, quantised(p), p.qkv, n, hidden, qkv_outs)
+            qkv, out, down = (w.qkv_levels, w.qkv_scales), (w.out_levels, w.out_scales), (w.down_levels, w.down_scales)
+            multiply(me, threads, w.qkv_bits, qkv, quantised(p), p.qkv, n, hidden, qkv_outs)
             wait(team)
-            rotate_and_append(p, me, threads, keys, values)
+            rotate_and_append(p, me, threads, n, keys, values)
             wait(team)
             attend_and_quantise(p, me, threads, keys, values)
             wait(team)
-            a, b = share(hidden // OUTPUTS, me, threads)
-            times(w.out_bits, (w.out_levels, w.out_scales), a, b, results(p), p.more, n, width, hidden)
+            multiply(me, threads, w.out_bits, out, results(p), p.more, n, width, hidden)
             wait(team)
             norm_and_quantise(p, me, threads, p.more, w.mlp_norm, 0)
             wait(team)
             feed_forward(p, me, threads, w)
             wait(team)
-            a, b = share(hidden // OUTPUTS, me, threads)
-            times(w.down_bits, (w.down_levels, w.down_scales), a, b, results(p), p.more, n, p.intermediate, hidden)
+            multiply(me, threads, w.down_bits, down, results(p), p.more, n, p.intermediate, hidden)
             wait(team)
         norm_and_quantise(p, me, threads, p.more, p.norm, 0)
         wait(team)
         if p.feature:
             copy(p.y + 2 * first * hidden, p.feature + 2 * first * hidden, (last - first) * hidden)
-        levels, scales, offsets, totals = quantised(p)
-        g = p.first_row * hidden // GROUP
-        rows = (levels + level_bytes * GROUP * g, scales + 4 * g, offsets + 4 * g, totals + 4 * g)
-        a, b = share(p.vocab // OUTPUTS, me, threads)
-        times(p.head_bits, (p.head_levels, p.head_scales), a, b, rows, p.logits, p.n_rows, hidden, p.vocab)
+        rows = group_on(quantised(p), p.first_row * hidden // GROUP)
+        multiply(me, threads, p.head_bits, (p.head_levels, p.head_scales), rows, p.logits, p.n_rows, hidden, p.vocab)
 
     return run
 

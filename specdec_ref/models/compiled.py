@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from specdec_ref.interfaces import AttentionCache, Pass
 from specdec_ref.kernels import whole_pass
 from specdec_ref.kernels.loops import address
 from specdec_ref.kernels.quantise import GROUP
+from specdec_ref.kernels.steps import make_room
 from specdec_ref.kernels.stored import WIDE, StoredLinear, lay_together
 from specdec_ref.kernels.threads import team
 from specdec_ref.models.fused import FusedLayer, FusedRMSNorm, compile_loops
@@ -31,9 +31,7 @@ def compile_pass(bits: int = 16) -> None:
 
     Raises ValueError where compiling is forbidden, see `Loop.compile`.
     """
-    if not LOOPS[bits].kept:
-        print("specdec: compiling the forward pass for this CPU, once ...", file=sys.stderr, flush=True)
-    LOOPS[bits].compile()
+    LOOPS[bits].compile_aloud("the forward pass")
 
 
 class CompiledLlama(Llama):
@@ -169,14 +167,9 @@ class _Plan:
         c, p = self.config, self.p
         heads, widest = c.n_heads * c.head_dim, max(c.hidden_size, c.intermediate_size, c.n_heads * c.head_dim)
         qkv = heads + 2 * c.n_kv_heads * c.head_dim
-        sizes = {"x": c.hidden_size, "y": c.hidden_size, "qkv": qkv, "q": heads, "attended": heads}
-        sizes |= {"gate_up": 2 * c.intermediate_size, "gated": c.intermediate_size, "more": c.hidden_size}
-        for end in ("", "_b"):
-            sizes |= {f"levels{end}": widest, **{f"{x}{end}": widest // 8 for x in ("scales", "offsets", "totals")}}
-        self.room = []
-        for name, width in sizes.items():
-            self.room.append(torch.zeros(n * width + 64, dtype=torch.bfloat16))
-            p[name] = self.room[-1].data_ptr()
+        widths = {"x": c.hidden_size, "y": c.hidden_size, "qkv": qkv, "q": heads, "attended": heads}
+        widths |= {"gate_up": 2 * c.intermediate_size, "gated": c.intermediate_size, "more": c.hidden_size}
+        self.room = make_room(p, n, widest, widths)
         self.most = n
 
     def run(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from specdec_ref.draft.eagle import output_rows
+from specdec_ref.draft.eagle_head import output_rows
 from specdec_ref.models.llama import Llama
 from specdec_ref.train.shards import Example
 from specdec_ref.train.states import StateStore

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from specdec_ref.draft.eagle import EagleConfig, EagleHead
+from specdec_ref.draft.eagle_head import EagleConfig, EagleHead
 from specdec_ref.models.llama import Llama
 from specdec_ref.train.batches import Batch, Teacher, pick
 from specdec_ref.train.losses import draft_loss, place_weights

@@ -1,17 +1,21 @@
 """The EAGLE drafter: exact whatever its weights are, its cache made of the target's states alone."""
 
+import copy
 from dataclasses import replace
 
 import pytest
 import torch
 from support.tiny_models import tiny_llama
 
-from specdec_ref.draft.eagle import EagleConfig, EagleDrafter, EagleHead
+from specdec_ref.cache.dense import DenseCache
+from specdec_ref.draft.eagle import EagleDrafter
+from specdec_ref.draft.eagle_head import EagleConfig, EagleHead
 from specdec_ref.draft.weights import read_draft, write_draft
 from specdec_ref.engine import SpeculativeEngine
 from specdec_ref.models.fingerprint import fingerprint
-from specdec_ref.proof import enumerate_distribution
+from specdec_ref.proof import enumerate_distribution, planted
 from specdec_ref.proof.goodness import g_test
+from specdec_ref.proof.mutant_list import bug
 from specdec_ref.sampling import RandomSource
 
 PROMPT = [1, 5, 2, 7, 3]
@@ -91,7 +95,7 @@ def test_between_rounds_the_cache_is_what_a_fresh_start_would_give(target, draft
     def look(run, round_):
         nonlocal rounds
         own, n = run.drafter, len(run.tokens) - 1
-        assert own.cache.length + len(own._states) == n
+        assert own.cache.length + len(own._new[0]) == n
         cache = target.new_cache(n)
         states = target.forward_pass(torch.tensor(run.tokens[:-1]), cache, slice(0), layers=drafter.layers).features
         fresh = drafter.begin(target, run.sampling, n + 1)
@@ -183,3 +187,59 @@ def test_planted_bugs_are_noticed(target, drafter):
     for wrong in (Permuted(head), Drops(head)):
         found = outputs(SpeculativeEngine(small, wrong, 2))
         assert max(abs(found.get(x, 0.0) - p) for x, p in want.items()) > 1e-3
+
+
+def expected_drafts(target, head, tokens, n):
+    """What the head drafts after `tokens`, without a cache: everything made anew from the text for each token."""
+    cache = target.new_cache(len(tokens))
+    states = target.forward_pass(torch.tensor(tokens[:-1]), cache, slice(0), layers=head.config.layers).features
+    state, ids, c = head.fused(states), list(tokens[1:]), head.config
+    for _ in range(n):
+        length = len(ids)
+        mask = torch.ones(length, length).tril().bool().repeat(c.n_heads // c.n_kv_heads, 1)
+        fresh = DenseCache(1, c.n_kv_heads, c.head_dim, length, target.dtype)
+        embedded = target.embed.weight[torch.tensor(ids)]
+        output = head(state, embedded, target.cos[:length], target.sin[:length], mask, fresh)
+        logits = target.head.weight[head.tokens] @ head.norm(output[-1])
+        ids.append(int(head.tokens[logits.argmax()]))
+        state = torch.cat([state, output[-1:]])
+    return ids[-n:] if n else []
+
+
+def check_drafts(target, drafter):
+    head, rounds = copy.deepcopy(drafter.head).double(), []
+    SpeculativeEngine(target, drafter, 4).generate(
+        PROMPT, 24, on_round=lambda run, r: rounds.append((run.tokens[: -len(r.kept)], r.proposal.tokens))
+    )
+    for tokens, found in rounds:
+        assert found == expected_drafts(target, head, tokens, len(found))
+    assert sum(len(found) for _, found in rounds) > 20
+
+
+def test_drafts_are_the_heads_own_argmax(target, drafter):
+    check_drafts(target, drafter)
+
+
+DRAFTER = "specdec_ref.draft.eagle:EagleDrafter."
+MUTANTS = [
+    bug("states of other layers", "", DRAFTER + "__init__", ("head.config.layers", "(1, 2, 0)")),
+    bug("tokens one place off", "", DRAFTER + "propose", ("tokens[self._known + 1 :]", "tokens[self._known : -1]")),
+    bug("map of tokens permuted", "", DRAFTER + "_draw", ("self._ids[guess.best]", "self._ids[guess.best - 1]")),
+    bug("cache not truncated", "", DRAFTER + "commit", ("self.cache.truncate(self._known)", "pass")),
+    bug(
+        "drafts kept in the cache", "", DRAFTER + "commit", ("truncate(self._known)", "truncate(self.cache.length - 1)")
+    ),
+    bug(
+        "not on from its own state",
+        "",
+        DRAFTER + "propose",
+        ("states, ids = guess.state", "states, ids = 0 * guess.state"),
+    ),
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_planted_bugs_change_the_drafts(mutant, target, drafter):
+    """Whatever is drafted, the output stays the target's: only the drafts themselves can show these."""
+    with planted(mutant), pytest.raises((AssertionError, ValueError, RuntimeError)):
+        check_drafts(target, EagleDrafter(drafter.head))

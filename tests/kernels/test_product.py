@@ -108,6 +108,17 @@ def test_a_row_has_the_same_bits_alone_and_among_others(weights, bits):
         assert torch.equal(linear(x[:n]), alone[:n]) and torch.equal(linear(x[-n:]), alone[-n:])
 
 
+@pytest.mark.parametrize("weights", [4, 8])
+def test_some_outputs_are_those_of_the_whole_matrix(weights):
+    whole, x = StoredLinear(random_blocks(weights, 64, 3)), draw(5, 96)
+    chosen = torch.tensor([63, 0, 17, 17, *range(30, 42)])
+    assert torch.equal(whole.some_outputs(chosen)(x), whole(x)[:, chosen])
+    with pytest.raises(IndexError):
+        whole.some_outputs(torch.full((16,), 64))
+    with pytest.raises(ValueError, match="3 outputs do not divide by 16"):
+        whole.some_outputs(chosen[:3])
+
+
 @pytest.mark.parametrize("shape", [(24, 64), (32, 48)])
 def test_a_shape_that_does_not_divide_is_refused(shape):
     blocks = Blocks(np.zeros(shape, np.int8), np.zeros((shape[0], shape[1] // GROUP), np.float16))

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from support.packed_models import divisible_llama, stored
+from support.packed_models import compiled_model, divisible_llama, stored
 
 from specdec_ref.cache.dense import DenseCache
 from specdec_ref.cache.paged import PagedKVPool
@@ -15,23 +15,6 @@ from specdec_ref.models.layout import keep_stored
 from specdec_ref.models.llama import Llama
 
 IDS = torch.randint(48, (150,), generator=torch.Generator().manual_seed(3))
-
-
-def compiled_model(kind="Q4_1", tied=True, bits=16):
-    """A tiny model that always takes the compiled pass, and never the 16-bit product."""
-    plain = divisible_llama(tied=tied)
-    blocks, _ = stored(plain, kind)
-    if not tied:
-        blocks["lm_head.weight"] = blocks["model.embed_tokens.weight"]
-    model = keep_stored(plain.to(torch.bfloat16), blocks, bits)
-    assert isinstance(model, CompiledLlama)
-    model.wide = None
-    for layer in model.layers:
-        layer.wide = None
-    for module in model.modules():
-        if hasattr(module, "weight_bits"):
-            module.wide = None
-    return model
 
 
 @pytest.fixture(scope="module")

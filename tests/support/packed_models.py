@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from specdec_ref.kernels.linear import can_pack
+from specdec_ref.models.compiled import CompiledLlama
+from specdec_ref.models.layout import keep_stored
 from specdec_ref.models.llama import Llama, LlamaConfig
 from specdec_ref.models.names import LAYER, MATRICES
 from specdec_ref.models.store.blocks import READERS
@@ -53,3 +55,20 @@ def stored(model, kind="Q4_1"):
     found["model.embed_tokens.weight"], w = quantise(model.embed.weight)
     exact.embed.weight.copy_(w)
     return found, exact
+
+
+def compiled_model(kind="Q4_1", tied=True, bits=16):
+    """A tiny model that always takes the compiled pass, and never the 16-bit product."""
+    plain = divisible_llama(tied=tied)
+    blocks, _ = stored(plain, kind)
+    if not tied:
+        blocks["lm_head.weight"] = blocks["model.embed_tokens.weight"]
+    model = keep_stored(plain.to(torch.bfloat16), blocks, bits)
+    assert isinstance(model, CompiledLlama)
+    model.wide = None
+    for layer in model.layers:
+        layer.wide = None
+    for module in model.modules():
+        if hasattr(module, "weight_bits"):
+            module.wide = None
+    return model
