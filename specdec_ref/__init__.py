@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from specdec_ref.engine import SpeculativeEngine as SpeculativeEngine, Generation as Generation
     from specdec_ref.draft import NGramDrafter as NGramDrafter, DraftModelDrafter as DraftModelDrafter
     from specdec_ref.draft import EagleDrafter as EagleDrafter, SuffixDrafter as SuffixDrafter
-    from specdec_ref.draft import EarlyExitDrafter as EarlyExitDrafter
+    from specdec_ref.draft import EarlyExitDrafter as EarlyExitDrafter, CombinedDrafter as CombinedDrafter
     from specdec_ref.engine.control import AdaptiveGamma as AdaptiveGamma
     from specdec_ref.cache import PagedKVPool as PagedKVPool
 

@@ -38,11 +38,15 @@ class Proposal:
         where they are drawn without, one-hot where they are the best few.
     parents: for a tree, the index of each token's parent, a smaller one, or -1 for the last committed token; children
         of one token are tried in the order of their indices. None is a chain.
+    match: for lookup, how many last tokens came before at the place that is copied.
+    drafter: which of several drafters made it; "" where there is one.
     """
 
     tokens: list[int]
     probs: Tensor | None = None
     parents: list[int] | None = None
+    match: int = 0
+    drafter: str = ""
 
     def __post_init__(self) -> None:
         if self.probs is not None and not hasattr(self.probs, "dim"):
@@ -275,10 +279,12 @@ class Drafter:
     layers: hidden states of the target that `commit` is to be handed, by layer; empty for a drafter that needs none.
     nodes: for a drafter of trees the most tokens in a proposal, for which the target's cache gets room; 0 says that it
         proposes chains. See `propose`.
+    draws: False for a drafter whose proposal follows from `tokens` alone: it may be looked at, and cut.
     """
 
     layers: tuple[int, ...] = ()
     nodes: int = 0
+    draws: bool = True
 
     def check(self, target: CausalLM) -> None:
         """Raises ValueError where this drafter's tokens are not the target's."""

@@ -25,7 +25,8 @@ from specdec_ref.cli.options import (
     "--draft",
     default="lookup",
     show_default=True,
-    help="lookup, suffix, early-exit:LAYERS, none, the file of a trained head, or a model to draft with.",
+    help="lookup, suffix, early-exit:LAYERS, the file of a trained head, a model to draft with, combined:OTHER "
+    "(suffix in long matches, otherwise the other one), or none.",
 )
 @gamma_option
 @click.option("--max-new-tokens", default=128, show_default=True, type=click.IntRange(0))

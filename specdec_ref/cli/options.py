@@ -49,15 +49,24 @@ def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def make_drafter(name: str, dtype: str = "auto", device: str = "cpu") -> Any:
     """A drafter by the name used on the command line: "lookup", "suffix", "early-exit:N" (the target's first N layers),
-    "none" (None), the file of a trained head (.safetensors), or a model to draft with."""
+    "none" (None), the file of a trained head (.safetensors), a model to draft with, or "combined:" and one of these."""
     if name == "none":
         return None
-    from specdec_ref.draft import DraftModelDrafter, EagleDrafter, EarlyExitDrafter, NGramDrafter, SuffixDrafter
+    from specdec_ref.draft import (
+        CombinedDrafter,
+        DraftModelDrafter,
+        EagleDrafter,
+        EarlyExitDrafter,
+        NGramDrafter,
+        SuffixDrafter,
+    )
 
     if name == "lookup":
         return NGramDrafter()
     if name == "suffix":
         return SuffixDrafter()
+    if name.startswith("combined:"):
+        return CombinedDrafter(SuffixDrafter(), make_drafter(name.partition(":")[2], dtype, device))
     exit_, _, n_layers = name.partition(":")
     if exit_ == "early-exit":
         if not n_layers.isdecimal():

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from specdec_ref.interfaces import CausalLM, Drafter, Proposal
 from specdec_ref.sampling import RandomSource, Sampling
 
+COUNTED = 16  # tokens of a match, where fewer would do for the length of the draft
+
 
 class NGramDrafter(Drafter):
     """Find the last `max_ngram`..`min_ngram` tokens earlier in the sequence, longest match first.
@@ -23,6 +25,8 @@ class NGramDrafter(Drafter):
     Raises ValueError unless 1 <= min_ngram <= max_ngram and trust is above 0.
     Source: Saxena 2023 (prompt lookup decoding); length by match as in Oliaro et al. 2024 (arXiv 2411.04975).
     """
+
+    draws = False
 
     def __init__(self, max_ngram: int = 3, min_ngram: int = 1, trust: float | None = 1.0) -> None:
         if not 1 <= min_ngram <= max_ngram:
@@ -48,10 +52,11 @@ class NGramDrafter(Drafter):
             if follower is not None:
                 # A match that reaches into the text's end goes round: what it proposed is read on.
                 period = len(tokens) - follower
+                enough = max(COUNTED, math.ceil(gamma / (self.trust or 1)))
+                shared = self._shared(tokens, follower, n, enough)
                 if self.trust is not None:
-                    shared = self._shared(tokens, follower, n, math.ceil(gamma / self.trust))
                     gamma = min(gamma, int(self.trust * shared) or 1)
-                return Proposal([tokens[follower + i % period] for i in range(gamma)])
+                return Proposal([tokens[follower + i % period] for i in range(gamma)], match=shared)
         return Proposal([])
 
     def _shared(self, tokens: Sequence[int], follower: int, known: int, most: int) -> int:

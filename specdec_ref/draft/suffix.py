@@ -135,6 +135,8 @@ class SuffixDrafter(Drafter):
     Raises ValueError for a negative memory, a trust that is not above 0 or a `least` outside 0..1.
     """
 
+    draws = False
+
     def __init__(
         self,
         memory: int = 8192,
@@ -180,17 +182,19 @@ class SuffixDrafter(Drafter):
         self._taken = len(tokens)
         here, there = self._text.ends, self._found_in_answers(tokens)
         drafted: list[int] = []
-        survival = 1.0
+        first, survival = 0, 1.0
         while len(drafted) < gamma:
             match, token, share = self._likeliest(here, there)
             survival *= share
             if not match or survival < self.least:
                 break
-            if not drafted and self.trust is not None and match < self._text.depth:
-                gamma = min(gamma, int(self.trust * match) or 1)
+            if not drafted:
+                first = match
+                if self.trust is not None and match < self._text.depth:
+                    gamma = min(gamma, int(self.trust * match) or 1)
             drafted.append(token)
             here, there = self._text.step(here, token), self.answers.counts.step(there, token)
-        return Proposal(drafted)
+        return Proposal(drafted, match=first)
 
     def commit(self, tokens: Sequence[int], features: Features | None = None) -> None:
         if self._prompt is None:  # the first round drafted nothing, so it gave one token

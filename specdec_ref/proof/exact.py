@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -41,6 +42,7 @@ PROMPTS: dict[tuple[str, str], Tokens] = {
     ("lookup", "greedy"): (0, 2, 0),
     ("larger", "greedy"): (1, 1),
     ("suffix", "greedy"): (0, 1),
+    ("combined", "greedy"): (0, 0),
     ("model", "greedy"): (0, 1, 0),
     ("mapped", "greedy"): (0, 1),
     ("smaller", "bad words"): (0,),
@@ -84,6 +86,7 @@ def matrix() -> Iterator[tuple[str, Scenario]]:
         yield f"{rule}, everything at once", Scenario(rule, options=EVERYTHING, gamma=moody, budget=4, eos=(2,))
 
 
+BOTH = ("accepted", "rejected", "copied", "guessed", "draft rolled back")
 EVERYTHING = {
     "temperature": 0.8,
     "top_k": 2,
@@ -205,6 +208,8 @@ def core_checks() -> list[Check]:
         "distribution: block, long": Scenario("block", vocab=2, gamma=3, budget=4),
         "distribution: token, changing gamma": Scenario(gamma=moody),
     }
+    both = Scenario(drafter="combined", vocab=2, budget=4, prompt=(1, 1), shows=BOTH)
+    distributions["distribution: token, lookup or model"] = both
     checks += [Check(name, scenario.deviation) for name, scenario in distributions.items()]
     checks.insert(7, Check("batched rules equal plain ones", lambda: batch_disagreements(300)))
     for rule, gamma in (("token", 2), ("block", 2), ("match", 1)):
@@ -212,6 +217,8 @@ def core_checks() -> list[Check]:
             checks.append(
                 Check(f"acceptance: {rule}, {name}", partial(acceptance_deviation, rule, OPTIONS[name], gamma))
             )
+    both = replace(both, budget=5, prompt=(0, 1, 1), eos=(0,), shows=(*BOTH, "cut", "eos"))
+    checks.append(Check("invariants: lookup or model", both.broken_invariants))
     checks += [
         Check("acceptance: draft = target, nothing rejected", lambda: rejected_though_equal(2)),
         Check("acceptance: draft = target, gamma + 1 tokens per round", lambda: short_rounds_though_equal(2)),

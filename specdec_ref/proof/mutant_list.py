@@ -552,11 +552,32 @@ ENGINE_BUGS = [
     ),
 ]
 
+SEVERAL_BUGS = [
+    bug(
+        "one of two drafters is told",
+        "What another drafter's round committed never reaches the draft model: its cache keeps what it had guessed.",
+        "specdec_ref.draft.combined:Several.commit",
+        ("for drafter in self.drafters:", "for drafter in self.drafters[:1]:"),
+    ),
+    bug(
+        "the drafter chosen by what was drawn",
+        "The model drafts, and where it finds its own first token unlikely the copy is proposed after all.",
+        "specdec_ref.draft.combined:CombinedDrafter.propose",
+        (
+            "return named(trained.propose(tokens, gamma, source), trained)",
+            "drawn = trained.propose(tokens, gamma, source)\n"
+            "    unsure = drawn.probs is not None and drawn.tokens and drawn.probs[0, drawn.tokens[0]] < 0.5\n"
+            "    return named(copied if unsure else drawn, trained)",
+        ),
+    ),
+]
+
 MUTANTS: list[Mutant] = [
     *TOKENWISE_BUGS,
     *OTHER_RULES,
     *BATCH_BUGS,
     *DRAFT_BUGS,
+    *SEVERAL_BUGS,
     *SAMPLING_BUGS,
     *ENGINE_BUGS,
 ]

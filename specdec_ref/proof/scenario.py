@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from specdec_ref.draft import DraftModelDrafter, NGramDrafter, SuffixDrafter
+from specdec_ref.draft import CombinedDrafter, DraftModelDrafter, NGramDrafter, SuffixDrafter
+from specdec_ref.draft.combined import Several
 from specdec_ref.engine import Round, Run, SpeculativeEngine, Stats
 from specdec_ref.interfaces import Drafter, Rule
 from specdec_ref.models.scripted import ScriptedModel, TokenCache
@@ -76,6 +77,11 @@ def suffix_drafter(vocab: int) -> Drafter:
     return drafter
 
 
+def combined_drafter(vocab: int) -> Drafter:
+    """Lookup after a match of two tokens or more, another model elsewhere."""
+    return CombinedDrafter(NGramDrafter(max_ngram=3, trust=None), model_drafter(vocab), long=2)
+
+
 DRAFTERS: dict[str, Callable[[int], Drafter]] = {
     "model": model_drafter,
     "same": same_drafter,
@@ -84,9 +90,11 @@ DRAFTERS: dict[str, Callable[[int], Drafter]] = {
     "mapped": mapped_drafter,
     "lookup": lookup_drafter,
     "suffix": suffix_drafter,
+    "combined": combined_drafter,
 }
 """Drafters by name, for a target's vocabulary: another model, the target itself, one with one token fewer,
-one more, one that numbers a part of the tokens its own way, lookup, and counts of what followed."""
+one more, one that numbers a part of the tokens its own way, lookup, counts of what followed, and lookup
+or a model by the length of the match."""
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -119,6 +127,8 @@ EVENTS = {
     "eos": "an end token ended the output",
     "rolled back": "the target's cache was cut by drafts that were not kept",
     "draft rolled back": "a draft model's cache was",
+    "copied": "of several drafters, lookup made the proposal",
+    "guessed": "of several drafters, the model did",
 }
 """What can happen in a round, by the names that `Scenario.shows` uses."""
 
@@ -139,10 +149,19 @@ def events(run: Run, round_: Round) -> Iterator[str]:
         yield "eos"
     if drafted > len(round_.kept) - 1:
         yield "rolled back"
-    if isinstance(run.drafter, DraftModelDrafter) and drafted:
+    model = draft_model(run.drafter)
+    if model is not None and drafted:
         fed = len(run.tokens) - len(round_.kept) + drafted - 1  # all but the last draft
-        if run.drafter.cache.length < fed:
+        if round_.proposal.match == 0 and model.cache.length < fed:
             yield "draft rolled back"
+    if drafted and round_.proposal.drafter:
+        yield "copied" if round_.proposal.match else "guessed"
+
+
+def draft_model(drafter: Drafter) -> DraftModelDrafter | None:
+    """The drafter that has a model, itself or one of several."""
+    several = drafter.drafters if isinstance(drafter, Several) else [drafter]
+    return next((each for each in several if isinstance(each, DraftModelDrafter)), None)
 
 
 @dataclass(frozen=True)
@@ -262,11 +281,13 @@ class Scenario:
             happened.update(events(run, round_))
             committed = run.tokens[:-1]
             sound.append(isinstance(run.cache, TokenCache) and run.cache.tokens == committed)
-            draft_cache = run.drafter.cache if isinstance(run.drafter, DraftModelDrafter) else None
+            model = draft_model(run.drafter)
+            draft_cache = None if model is None else model.cache
             if isinstance(draft_cache, TokenCache) and draft_cache.tokens:
                 held = draft_cache.tokens
                 # Where nothing was drafted the draft took nothing in; after a bonus it lacks the last draft.
-                lacks = len(committed) - len(held) if round_.proposal.tokens else 0
+                drew = round_.proposal.tokens and not round_.proposal.match
+                lacks = len(committed) - len(held) if drew else 0
                 sound.append(held == committed[: len(held)] and lacks <= (round_.verdict.origin == "bonus"))
 
         out = self.generate(engine, source, on_round=look)

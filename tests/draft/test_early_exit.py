@@ -9,6 +9,7 @@ from support.tiny_models import tiny_llama
 from specdec_ref import EarlyExitDrafter, SpeculativeEngine
 from specdec_ref.models.scripted import ScriptedModel
 from specdec_ref.proof import MUTANTS, difference, enumerate_distribution, planted
+from specdec_ref.sampling import Sampling
 
 PROMPT = [1, 5, 2, 7, 3]
 
@@ -101,6 +102,7 @@ def test_one_drafter_serves_two_targets():
     for stream in streams:
         next(stream)
     for engine, stream in zip(engines, streams, strict=True):
+        assert drafter.begin(engine.target, Sampling(), 8).model.embed is engine.target.embed
         assert stream.read().tokens == SpeculativeEngine(engine.target).generate(PROMPT, 20).tokens
 
 
