@@ -17,7 +17,7 @@ import torch
 from specdec_ref.draft import EagleDrafter, NGramDrafter
 from specdec_ref.engine import SpeculativeEngine
 from specdec_ref.interfaces import CausalLM
-from specdec_ref.measure import adaptive_gamma, fastest_threads
+from specdec_ref.measure import controller, fastest_threads
 from specdec_ref.models.layout import bytes_a_pass
 from specdec_ref.models.load import load_model
 from specdec_ref.models.store.catalog import CATALOG, GGUF_NAME
@@ -70,7 +70,7 @@ def make_arms(worker: str, model: str, gamma: int, lookups: Sequence[int]) -> tu
 def _ours(name: str, weights: str, gamma: int) -> tuple[dict[str, Arm], dict[str, Any]]:
     target: Any = load_model(name, **OURS[weights])
     torch.set_num_threads(fastest_threads(target))
-    adaptive = adaptive_gamma(target, gamma)
+    chooser = controller(target, NGramDrafter(), most=gamma)
 
     def arm(engine: SpeculativeEngine) -> Arm:
         def run(ids: Sequence[int], n: int) -> Sample:
@@ -86,14 +86,14 @@ def _ours(name: str, weights: str, gamma: int) -> tuple[dict[str, Arm], dict[str
 
     arms = {
         f"{weights} plain": arm(SpeculativeEngine(target)),
-        f"{weights} lookup": arm(SpeculativeEngine(target, NGramDrafter(), adaptive)),
+        f"{weights} lookup": arm(SpeculativeEngine(target, chooser, gamma)),
     }
     if (head := _shipped_head(target)) is not None:
         arms[f"{weights} eagle"] = arm(SpeculativeEngine(target, head, EAGLE_GAMMA))
     facts = {
         "bytes_a_pass": bytes_a_pass(target),
         "eos_token_ids": list(target.eos_token_ids),
-        "relative_cost": adaptive.cost,
+        "relative_cost": {n: t / chooser.times.before[0] for n, t in enumerate(chooser.times.before, 1)},
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }

@@ -66,7 +66,10 @@ def make_drafter(name: str, dtype: str = "auto", device: str = "cpu") -> Any:
     if name == "suffix":
         return SuffixDrafter()
     if name.startswith("combined:"):
-        return CombinedDrafter(SuffixDrafter(), make_drafter(name.partition(":")[2], dtype, device))
+        other = make_drafter(name.partition(":")[2] or "none", dtype, device)
+        if other is None:
+            raise click.UsageError(f"--draft {name}: say who drafts where no match is long: combined:MODEL")
+        return CombinedDrafter(SuffixDrafter(), other)
     exit_, _, n_layers = name.partition(":")
     if exit_ == "early-exit":
         if not n_layers.isdecimal():

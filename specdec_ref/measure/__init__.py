@@ -15,7 +15,7 @@ from specdec_ref.measure.pair import Tryout, try_pair
 from specdec_ref.measure.passes import (
     Clock,
     Progress,
-    adaptive_gamma,
+    controller,
     fastest_threads,
     pass_seconds,
     relative_cost,
@@ -36,8 +36,8 @@ __all__ = [
     "SquareProduct",
     "Tryout",
     "WeightStream",
-    "adaptive_gamma",
     "compare_greedy",
+    "controller",
     "decode_times",
     "describe_difference",
     "fastest_threads",

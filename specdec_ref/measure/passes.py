@@ -16,8 +16,8 @@ from typing import Protocol, TypeVar
 import torch
 
 from specdec_ref.arithmetic import measured_curve
-from specdec_ref.engine.control import AdaptiveGamma
-from specdec_ref.interfaces import CausalLM
+from specdec_ref.engine.control import Controller
+from specdec_ref.interfaces import CausalLM, Drafter
 
 Clock = Callable[[], float]
 T = TypeVar("T")
@@ -68,23 +68,26 @@ def relative_cost(seconds: Mapping[int, Sequence[float]]) -> dict[int, float]:
     return {n: v(n - 1) for n in medians}
 
 
-def adaptive_gamma(
+def controller(
     target: CausalLM,
+    *drafters: Drafter,
     most: int = 11,
-    draft_cost: float = 0.0,
     context: int = 128,
     repeats: int = 5,
     clock: Clock = time.perf_counter,
-) -> AdaptiveGamma:
-    """An `AdaptiveGamma` by the curve of `target`'s passes, measured here and now: a second for the default model.
+    repeatable: bool = False,
+) -> Controller:
+    """A `Controller` of `drafters` by `target`'s passes, timed here and now: a second for the default model.
 
-    most: the largest gamma; draft_cost: the time to draft one token over that of a target pass over one. Both `most`
-    and the context are cut to what the model takes.
+    most: the largest number of drafts; it and the context are cut to what the model takes.
+    repeatable: keep these times instead of timing on, so that a seed gives the same sampled text again.
     """
     if target.max_context is not None:
         most = min(most, target.max_context - 1)
     sizes = sorted({n for n in (1, 2, 3, 4, 6, 8, 12, 16, most + 1) if n <= most + 1})
-    return AdaptiveGamma(relative_cost(pass_seconds(target, sizes, context, repeats, clock)), most, draft_cost)
+    seconds = pass_seconds(target, sizes, context, repeats, clock)
+    medians = {n: statistics.median(times) for n, times in seconds.items()}
+    return Controller(drafters, medians, clock=None if repeatable else clock)
 
 
 def fastest_threads(

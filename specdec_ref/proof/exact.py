@@ -43,6 +43,7 @@ PROMPTS: dict[tuple[str, str], Tokens] = {
     ("larger", "greedy"): (1, 1),
     ("suffix", "greedy"): (0, 1),
     ("combined", "greedy"): (0, 0),
+    ("controlled", "greedy"): (0, 0),
     ("model", "greedy"): (0, 1, 0),
     ("mapped", "greedy"): (0, 1),
     ("smaller", "bad words"): (0,),
@@ -219,6 +220,11 @@ def core_checks() -> list[Check]:
             )
     both = replace(both, budget=5, prompt=(0, 1, 1), eos=(0,), shows=(*BOTH, "cut", "eos"))
     checks.append(Check("invariants: lookup or model", both.broken_invariants))
+    chosen = Scenario(drafter="controlled", vocab=2, gamma=3, budget=4, prompt=(0, 0, 1), shows=BOTH[:4])
+    checks += [
+        Check("distribution: token, controller", chosen.deviation),
+        Check("invariants: controller", chosen.broken_invariants),
+    ]
     checks += [
         Check("acceptance: draft = target, nothing rejected", lambda: rejected_though_equal(2)),
         Check("acceptance: draft = target, gamma + 1 tokens per round", lambda: short_rounds_though_equal(2)),

@@ -570,6 +570,18 @@ SEVERAL_BUGS = [
             "    return named(copied if unsure else drawn, trained)",
         ),
     ),
+    bug(
+        "the number chosen by what was drawn",
+        "The controller cuts a draft where the model was unsure of the token that it drew.",
+        "specdec_ref.engine.control:Controller.propose",
+        (
+            "proposal = named(drafter.propose(tokens, option.n, source), drafter)",
+            "proposal = named(drafter.propose(tokens, option.n, source), drafter)\n"
+            "        q, x = proposal.probs, proposal.tokens\n"
+            "        if q is not None and x and q[0, x[0]] < 0.5:\n"
+            "            proposal = Proposal([])",
+        ),
+    ),
 ]
 
 MUTANTS: list[Mutant] = [

@@ -12,7 +12,7 @@ from typing import Any
 
 from specdec_ref.draft import CombinedDrafter, DraftModelDrafter, NGramDrafter, SuffixDrafter
 from specdec_ref.draft.combined import Several
-from specdec_ref.engine import Round, Run, SpeculativeEngine, Stats
+from specdec_ref.engine import Controller, Round, Run, SpeculativeEngine, Stats
 from specdec_ref.interfaces import Drafter, Rule
 from specdec_ref.models.scripted import ScriptedModel, TokenCache
 from specdec_ref.proof.enumeration import enumerate_branches, enumerate_distribution
@@ -82,6 +82,13 @@ def combined_drafter(vocab: int) -> Drafter:
     return CombinedDrafter(NGramDrafter(max_ngram=3, trust=None), model_drafter(vocab), long=2)
 
 
+def controlled_drafter(vocab: int) -> Drafter:
+    """A controller of lookup and another model, by times that make several choices worth taking."""
+    lookup = NGramDrafter(max_ngram=3, trust=None)
+    times = {1: 1.0, 2: 1.2, 3: 1.3, 4: 1.8}
+    return Controller([lookup, model_drafter(vocab)], times, draft_seconds=[0.0, 0.1], clock=None)
+
+
 DRAFTERS: dict[str, Callable[[int], Drafter]] = {
     "model": model_drafter,
     "same": same_drafter,
@@ -91,10 +98,11 @@ DRAFTERS: dict[str, Callable[[int], Drafter]] = {
     "lookup": lookup_drafter,
     "suffix": suffix_drafter,
     "combined": combined_drafter,
+    "controlled": controlled_drafter,
 }
 """Drafters by name, for a target's vocabulary: another model, the target itself, one with one token fewer,
 one more, one that numbers a part of the tokens its own way, lookup, counts of what followed, and lookup
-or a model by the length of the match."""
+or a model by the length of the match, or by what a controller expects of them."""
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -1,140 +1,242 @@
-"""Drafting stops where it does not pay: on a scripted clock, without a model's noise."""
+"""The controller takes what pays: on a scripted clock, without a model's noise."""
+
+from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from support.tiny_models import tiny_llama
 
-from specdec_ref import AdaptiveGamma, NGramDrafter, Proposal, SpeculativeEngine
-from specdec_ref.engine.control import LOSS, PRIOR, WINDOW
-from specdec_ref.engine.stats import RoundCounts, Stats
+from specdec_ref import Controller, DraftModelDrafter, NGramDrafter, Proposal, SpeculativeEngine, SuffixDrafter
+from specdec_ref.arithmetic import measured_curve
+from specdec_ref.engine.control import LOSS, RECENT, STALE, TIMES, Acceptance, Times
 from specdec_ref.interfaces import Drafter
-from specdec_ref.measure import adaptive_gamma
+from specdec_ref.measure import controller
+from specdec_ref.proof import MUTANTS, kill
+from specdec_ref.proof.exact import TOLERANCE, core_checks
 
 FREE = {n: 1.0 for n in range(1, 17)}
 DEAR = {n: float(n) for n in range(1, 17)}
+STEEP = {1: 1.0, 2: 1.5, 4: 2.5, 16: 10.0}
 TYPICAL = {1: 1.0, 2: 1.15, 4: 1.4, 8: 2.2, 16: 4.0}
 
 
-def stats(rounds):
-    """Stats after rounds of (drafted, accepted)."""
-    return Stats([RoundCounts(d, a + (a < d), a, "corrected" if a < d else "bonus") for d, a in rounds])
+class Clock:
+    """Time that passes where the script says so."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
 
 
-def time_of(policy, alpha, rounds, seed=0, offered=99):
-    """Tokens and scripted time of `rounds` rounds in which each draft is accepted with probability alpha."""
-    chance, history, tokens, time = random.Random(seed), [], 0, 0.0
-    for _ in range(rounds):
-        drafted = min(policy(stats(history)), offered)
-        accepted = 0
-        while accepted < drafted and chance.random() < alpha:
+class Scripted(Drafter):
+    """As many tokens as are asked for: copied after a match of some length, or drawn, each in `cost`."""
+
+    def __init__(self, clock, cost=0.0, match=0):
+        self.clock, self.cost, self.match, self.draws = clock, cost, match, not match
+        self.asked = []
+
+    def begin(self, target, sampling, capacity):
+        return self
+
+    def propose(self, tokens, gamma, source):
+        self.asked.append(gamma)
+        self.clock.now += self.cost * gamma
+        return Proposal([1] * gamma, match=self.match)
+
+
+class Copier(Scripted):
+    """What draws nothing."""
+
+
+def write(chooser, clock, alpha, rounds, curve=TYPICAL, seed=0):
+    """Tokens per unit of time, and (drafter, drafted) of each round, where every draft is accepted with `alpha`.
+
+    alpha and curve may be functions of the round and the proposal, or of the round.
+    """
+    run, chance, tokens, began, plan = chooser.begin(None, None, 0), random.Random(seed), [0], clock.now, []
+    for i in range(rounds):
+        proposal = run.propose(tokens, 11, None)
+        n = len(proposal.tokens)
+        clock.now += measured_curve(curve(i) if callable(curve) else curve)(n) * (curve(i)[1] if callable(curve) else 1)
+        accepted, likely = 0, alpha(i, proposal) if callable(alpha) else alpha
+        while accepted < n and chance.random() < likely:
             accepted += 1
-        history.append((drafted, accepted))
-        tokens += accepted + 1
-        time += policy.curve(drafted)
-    return tokens, time
+        tokens = [*tokens, *[1] * accepted, 2 if accepted < n else 1]
+        plan.append((proposal.drafter, n))
+        run.commit(tokens)
+    return (len(tokens) - 1) / (clock.now - began), plan
 
 
-@pytest.mark.parametrize("cost", [TYPICAL, {1: 1.0, 2: 1.05, 4: 1.1, 8: 1.3, 16: 1.8}, DEAR])
-@pytest.mark.parametrize("seed", range(3))
-def test_no_worse_than_plain_where_nothing_is_accepted(cost, seed):
-    tokens, time = time_of(AdaptiveGamma(cost), 0.0, 3000, seed)
-    assert tokens / time > 0.98
+@pytest.mark.parametrize("match", [0, 1, 2, 4])
+@pytest.mark.parametrize("cost", [TYPICAL, FREE, STEEP, DEAR], ids=["typical", "free", "steep", "dear"])
+@pytest.mark.parametrize("rounds", [128, 2000])
+def test_a_hostile_text_takes_at_most_3_percent_more_than_plain_decoding(rounds, cost, match):
+    clock = Clock()
+    rate, _ = write(Controller(Scripted(clock, 0.0, match), cost, clock=clock), clock, 0.0, rounds, cost)
+    assert rate > 0.97
 
 
-def test_a_fixed_gamma_would_fail_that():
-    class Always(AdaptiveGamma):
-        def __call__(self, stats):
-            return 7
+def test_a_hostile_text_with_two_drafters_too():
+    clock = Clock()
+    both = [Copier(clock, match=1), Scripted(clock, cost=0.2)]
+    rate, plan = write(Controller(both, TYPICAL, clock=clock), clock, 0.0, 200)
+    assert rate > 0.97
+    assert {name for name, _ in plan} == {"", "Scripted", "Copier"}  # it has tried both
 
-    tokens, time = time_of(Always(TYPICAL), 0.0, 500)
-    assert tokens / time < 0.5
+
+def test_a_fixed_number_would_fail_that():
+    class Always(Controller):
+        def _choose(self, options):
+            return next(o for o in options if o.n == 7)
+
+    clock = Clock()
+    rate, _ = write(Always(Scripted(clock), TYPICAL, clock=clock), clock, 0.0, 200)
+    assert rate < 0.5
 
 
 @pytest.mark.parametrize("alpha", [0.3, 0.5, 0.7, 0.9])
-def test_near_the_best_fixed_gamma(alpha):
-    """Against each fixed gamma in expectation, with the same costs."""
-    policy = AdaptiveGamma(TYPICAL)
+@pytest.mark.parametrize("draft", [0.0, 0.1])
+def test_near_the_best_fixed_number(alpha, draft):
+    """Against each fixed number in expectation, with the same costs."""
+    clock, cost = Clock(), measured_curve(TYPICAL)
+    best = max(sum(alpha**i for i in range(g + 1)) / (cost(g) + draft * g) for g in range(12))
+    rate, _ = write(Controller(Scripted(clock, draft), TYPICAL, clock=clock), clock, alpha, 3000)
+    assert 0.92 * best < rate < 1.05 * best
 
-    def fixed(g):
-        return sum(alpha**i for i in range(g + 1)) / policy.curve(g)
 
-    best = max(fixed(g) for g in range(policy.most + 1))
-    tokens, time = time_of(policy, alpha, 4000)
-    assert tokens / time > 0.93 * best
+def test_the_better_drafter_is_taken_also_after_they_change_places():
+    clock = Clock()
+    both = [Copier(clock, match=3), Scripted(clock, cost=0.1)]
+
+    def likely(i, proposal):
+        good = "Copier" if i < 600 else "Scripted"
+        return 0.8 if proposal.drafter == good else 0.1
+
+    _, plan = write(Controller(both, TYPICAL, clock=clock), clock, likely, 1400)
+    names = [name for name, _ in plan]
+    assert names[100:600].count("Copier") > 450 and names[900:].count("Scripted") > 430
+
+
+def test_a_long_match_is_believed_where_a_short_one_is_not():
+    clock = Clock()
+
+    class Varying(Copier):
+        def propose(self, tokens, gamma, source):
+            self.match = 1 if len(tokens) % 2 else 6
+            return super().propose(tokens, gamma, source)
+
+    _, plan = write(
+        Controller(Varying(clock, match=1), TYPICAL, clock=clock),
+        clock,
+        lambda i, proposal: 0.9 if proposal.match > 1 else 0.0,
+        600,
+    )
+    drafted = [n for _, n in plan[100:]]
+    assert drafted.count(0) > 100 and sum(n >= 4 for n in drafted) > 100
 
 
 def test_it_comes_back_when_drafting_pays_again():
-    policy, history = AdaptiveGamma(TYPICAL), [(3, 0)] * 40
-    assert policy(stats(history)) == 0
-    asked = []
-    for _ in range(400):
-        drafted = policy(stats(history))
-        asked.append(drafted)
-        history.append((drafted, drafted))  # from now on everything is accepted
-    assert asked[:5] == [0] * 5 and max(asked) > 1
-    assert min(asked[-20:]) > 1
+    clock = Clock()
+    _, plan = write(
+        Controller(Scripted(clock), TYPICAL, clock=clock), clock, lambda i, p: 0.9 if i >= 200 else 0.0, 400
+    )
+    drafted = [n for _, n in plan]
+    assert sum(drafted[100:200]) <= 5 and sum(drafted[350:]) > 150
 
 
-def test_looks_are_as_rare_as_their_cost_demands():
-    policy, history = AdaptiveGamma(TYPICAL), [(3, 0)] * 40
-    for _ in range(1000):
-        drafted = policy(stats(history))
-        history.append((drafted, 0))
-    looks = sum(d > 0 for d, _ in history[40:])
-    assert looks > 0
-    assert looks * (TYPICAL[2] - 1) <= LOSS * 1000 + (TYPICAL[2] - 1)
+def test_it_follows_the_machine_without_a_pass_of_its_own():
+    """Another program takes a core: wide passes become dear. The clock is read, and no forward pass is made."""
+    clock = Clock()
+    busy = {1: 1.5, 2: 3.0, 4: 6.0, 8: 12.0, 16: 24.0}
+    chooser = Controller(Scripted(clock), TYPICAL, clock=clock)
+    _, plan = write(chooser, clock, 0.75, 900, lambda i: busy if 300 <= i < 600 else TYPICAL)
+    drafted = [n for _, n in plan]
+    assert sum(drafted[200:300]) > 250
+    assert sum(drafted[400:600]) < 60
+    assert sum(drafted[800:]) > 250
+    kept = Controller(Scripted(clock), TYPICAL, clock=None)
+    _, plan = write(kept, clock, 0.75, 900, lambda i: busy if 300 <= i < 600 else TYPICAL)
+    assert sum(n for _, n in plan[400:600]) > 250
 
 
-@pytest.mark.parametrize(("cost", "rest"), [(TYPICAL, 15), ({1: 1.0, 2: 1.5}, 50), ({1: 1.0, 2: 1.0, 3: 9.0}, 0)])
-def test_between_two_looks_lie_exactly_the_rounds_that_pay_for_one(cost, rest):
-    """A draft in vain costs v(1) - 1 plain passes: after that many hundreds of rounds it is 1% of them."""
-    policy, history = AdaptiveGamma(cost, most=1), [(1, 0)] * 200
-    for _ in range(4 * rest + 4):
-        history.append((policy(stats(history)), 0))
-    asked = [d for d, _ in history[200:]]
-    assert asked == ([0] * rest + [1]) * 4
+def test_what_looks_worse_is_tried_as_rarely_as_its_loss_demands():
+    clock = Clock()
+    _, plan = write(Controller(Scripted(clock), STEEP, clock=clock), clock, 0.0, 2000, STEEP)
+    tried = [i for i, (_, n) in enumerate(plan) if n and i > 100]
+    assert tried and len(tried) * (STEEP[2] - 1) <= LOSS * 2000
+    assert min(b - a for a, b in pairwise(tried)) >= RECENT
 
 
 def test_free_passes_draft_all_and_dear_ones_nothing():
-    assert AdaptiveGamma(FREE)(stats([(5, 5)] * WINDOW)) == 11
-    assert AdaptiveGamma(DEAR)(stats([(5, 3)] * WINDOW)) == 0
-    assert AdaptiveGamma({1: 1.0})(Stats()) == 0
+    clock = Clock()
+    _, plan = write(Controller(Scripted(clock), FREE, clock=clock), clock, 1.0, 50, FREE)
+    assert plan[-1] == ("Scripted", 11)
+    _, plan = write(Controller(Scripted(clock), DEAR, clock=clock), clock, 0.6, 50, DEAR)
+    assert plan[-1] == ("", 0)
 
 
-def test_acceptance_counts_tested_drafts_and_forgets():
-    policy = AdaptiveGamma(TYPICAL)
-    assert policy.acceptance(Stats()) == pytest.approx(PRIOR)
-    old = [(4, 0)] * 100
-    recent = [(4, 4)] * WINDOW
-    assert policy.acceptance(stats(old + recent)) > 0.95
-    # Rounds without drafts say nothing, and what comes after a rejection was never tested.
-    assert policy.acceptance(stats(recent + [(0, 0)] * 50)) == policy.acceptance(stats(recent))
-    half = policy.acceptance(stats([(4, 1)] * WINDOW))
-    assert half == pytest.approx((WINDOW + PRIOR) / (2 * WINDOW + 1))
+def test_what_draws_is_asked_for_what_was_chosen_and_a_copy_is_cut():
+    clock = Clock()
+    drawing, copying = Scripted(clock), Copier(clock, match=2)
+    for each in (drawing, copying):
+        _, plan = write(Controller(each, TYPICAL, clock=clock), clock, 0.6, 80)
+        chosen = [n for _, n in plan if n]
+        assert max(chosen) < 11
+        assert each.asked == (chosen if each is drawing else [11] * 80)
 
 
-def test_a_pass_between_measured_sizes_is_interpolated():
-    policy = AdaptiveGamma({1: 1.0, 4: 2.5, 8: 3.0})
-    assert policy.curve(1) == pytest.approx(1.5) and policy.curve(5) == pytest.approx(2.75)
-    assert policy.most == 7
+def test_a_drafter_that_has_nothing_to_offer_is_left_for_another():
+    class Mute(Scripted):
+        def propose(self, tokens, gamma, source):
+            return Proposal([])
+
+    clock = Clock()
+    _, plan = write(Controller([Mute(clock), Scripted(clock, cost=0.05)], TYPICAL, clock=clock), clock, 0.8, 60)
+    assert [name for name, _ in plan[20:]].count("Scripted") > 35
 
 
-def test_draft_cost_lowers_gamma():
-    likely = stats([(8, 6)] * WINDOW)
-    assert AdaptiveGamma(TYPICAL, draft_cost=0.3)(likely) < AdaptiveGamma(TYPICAL)(likely)
+def test_survival_is_by_place_and_counts_tested_drafts_alone():
+    seen = Acceptance(4)
+    assert list(seen.survival(2)) == pytest.approx([0.5, 0.25])
+    for _ in range(200):
+        seen.count(4, 2)  # the third is always rejected, so the fourth is never tested
+    first, second, third, fourth = seen.survival(4)
+    assert first > 0.95 and second > 0.9 and third < 0.1 and fourth < 0.01
+    assert seen.tested[3] == 0 and seen.tested[0] == pytest.approx(RECENT, rel=0.01)
+
+
+def test_times_follow_the_last_passes_and_one_slow_pass_changes_nothing():
+    times = Times({1: 1.0, 4: 2.5, 8: 3.0})
+    assert times(2) == pytest.approx(1.5) and times(6) == pytest.approx(2.75)
+    for seconds in (2.0, 2.0, 90.0, 2.0, 2.0):
+        times.observe(1, seconds)
+    assert times(1) == pytest.approx(2.0) and times(4) == pytest.approx(5.0)
+    for _ in range(TIMES):
+        times.observe(4, 7.5)
+    assert times(1) == pytest.approx(2.0) and times(4) == pytest.approx(7.5) and times(8) == pytest.approx(9.0)
+    for _ in range(STALE):
+        times.observe(4, 2.5)
+    assert times(1) == pytest.approx(1.0)  # not timed for long
 
 
 @pytest.mark.parametrize("bad", [{}, {2: 1.0}, {1: 0.0}, {1: 1.0, 2: -1.0}, {0: 1.0, 1: 1.0}])
-def test_costs_that_make_no_sense_are_refused(bad):
+def test_times_that_make_no_sense_are_refused(bad):
     with pytest.raises(ValueError, match="times of passes"):
-        AdaptiveGamma(bad)
-    with pytest.raises(ValueError, match="below 0"):
-        AdaptiveGamma(TYPICAL, draft_cost=-0.1)
+        Controller(NGramDrafter(), bad)
 
 
-class Clock:
-    """Time that passes as a model runs: a pass over n tokens takes as the script says."""
+def test_drafting_times_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="for each drafter"):
+        Controller(NGramDrafter(), TYPICAL, [0.1, 0.2])
+    with pytest.raises(ValueError, match="no drafters"):
+        Controller([], TYPICAL)
+
+
+class TimedModel:
+    """A model's forward with a clock: a pass over n tokens takes as the script says."""
 
     def __init__(self, model, cost):
         self.now = 0.0
@@ -150,36 +252,44 @@ class Clock:
         return self.now
 
 
-def test_measured_costs_are_those_of_the_clock():
+def test_measured_times_are_those_of_the_clock():
     model = tiny_llama(1)
-    policy = adaptive_gamma(model, most=7, clock=Clock(model, lambda n: 2 + 0.5 * n))
-    assert policy.cost[1] == 1 and policy.cost[8] == pytest.approx(6 / 2.5)
+    chooser = controller(model, NGramDrafter(), most=7, clock=TimedModel(model, lambda n: 2 + 0.5 * n))
+    assert chooser.most == 7 and chooser.times(1) == pytest.approx(2.5) and chooser.times(8) == pytest.approx(6.0)
 
 
-class Useless(Drafter):
-    """Proposes what the target never writes."""
-
-    def propose(self, tokens, gamma, source):
-        return Proposal([(tokens[-1] + 7) % 13] * gamma)
-
-
-@pytest.mark.parametrize("drafter", [Useless(), NGramDrafter()], ids=["useless", "lookup"])
-def test_the_engine_with_it_writes_what_plain_decoding_writes(drafter):
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_engine_with_it_keeps_greedy_text_and_on_request_a_seeds_text(temperature):
     model = tiny_llama(1)
-    plain = SpeculativeEngine(model).generate([1, 2, 3], 60, eos_token_id=None)
-    engine = SpeculativeEngine(model, drafter, AdaptiveGamma(TYPICAL))
-    result = engine.generate([1, 2, 3], 60, eos_token_id=None)
-    assert result.tokens == plain.tokens
-    time = sum(AdaptiveGamma(TYPICAL).curve(r.drafted) for r in result.stats.by_round)
-    if isinstance(drafter, Useless):
-        assert time < 60 * 1.35  # the first rounds find out
+    drafters = [SuffixDrafter(remember=False), DraftModelDrafter(tiny_llama(2, n_layers=1))]
+    engine = SpeculativeEngine(model, controller(model, *drafters, repeatable=True), 11)
+    options = {"temperature": temperature, "seed": 3, "eos_token_id": None}
+    first, again = (engine.generate([1, 2, 3], 60, **options) for _ in range(2))
+    assert first.tokens == again.tokens and first.stats.drafted
+    if temperature == 0:
+        assert first.tokens == SpeculativeEngine(model).generate([1, 2, 3], 60, **options).tokens
 
 
-def test_two_generations_at_once_do_not_share_what_they_learnt():
-    model = tiny_llama(1)
-    engine = SpeculativeEngine(model, Useless(), AdaptiveGamma(TYPICAL))
-    first = engine.stream([1, 2, 3], 40, eos_token_id=None)
-    for _ in range(20):
-        next(first)
-    fresh = engine.generate([1, 2, 3], 4, eos_token_id=None)
-    assert fresh.stats.by_round[0].drafted > 0
+def test_two_generations_at_once_share_the_machine_and_not_the_text():
+    clock = Clock()
+    chooser = Controller(Scripted(clock), TYPICAL, clock=clock)
+    one, two = chooser.begin(None, None, 0), chooser.begin(None, None, 0)
+    for _ in range(30):
+        one.propose([0], 8, None)
+        clock.now += 9.0
+        one.commit([0, 2])
+    assert two.times(1) == one.times(1) == pytest.approx(9.0)
+    assert one.acceptance and not two.acceptance
+
+
+def controller_checks():
+    return [check for check in core_checks() if "controller" in check.name]
+
+
+def test_it_is_exact_where_both_drafters_are_taken_accepted_and_rejected():
+    assert [check.deviation() <= TOLERANCE for check in controller_checks()] == [True, True]
+
+
+def test_a_draft_cut_after_it_was_drawn_is_noticed():
+    mutant = next(m for m in MUTANTS if m.name == "the number chosen by what was drawn")
+    assert kill(mutant, exact=controller_checks, statistical=list)

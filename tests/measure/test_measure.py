@@ -10,7 +10,7 @@ import torch
 from support.tiny_models import tiny_config, tiny_llama
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specdec_ref import measure
+from specdec_ref import NGramDrafter, measure
 from specdec_ref.arithmetic import attainable, decode
 from specdec_ref.kernels.linear import PackedLinear, can_pack
 from specdec_ref.kernels.packing import Blocks
@@ -289,7 +289,7 @@ def test_a_context_that_does_not_fit_is_cut_and_a_pass_that_does_not_is_refused(
 def test_every_measurement_fits_a_small_context(max_context):
     clock = Clock()
     model = Slow(clock, max_context=max_context)
-    policy = measure.adaptive_gamma(model, clock=clock)
+    policy = measure.controller(model, NGramDrafter(), clock=clock)
     assert policy.most == min(11, max_context - 1)
     assert measure.fastest_threads(model, (1, 2), repeats=1, clock=clock) in (1, 2)
     times = measure.decode_times(tiny(max_context=max_context), rounds=1)

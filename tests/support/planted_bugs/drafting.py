@@ -4,6 +4,7 @@ from support.planted_bugs import bug
 
 SUFFIX = "specdec_ref/draft/suffix.py"
 EARLY_EXIT = "specdec_ref/draft/early_exit.py"
+CONTROL = "specdec_ref/engine/control.py"
 
 BUGS = [
     bug(
@@ -75,5 +76,61 @@ BUGS = [
         "if self._target is target:",
         "if self._target is not None:",
         "draft/early_exit",
+    ),
+    bug(
+        "features go to the wrong drafter",
+        "specdec_ref/draft/combined.py",
+        "features[self.layers.index(layer)] for layer in drafter.layers",
+        "features[i] for i, _ in enumerate(drafter.layers)",
+        "draft/combined",
+    ),
+    bug(
+        "drafts after a rejection count as tested",
+        CONTROL,
+        "for i in range(min(drafted, accepted + 1)):",
+        "for i in range(drafted):",
+        "engine/control",
+    ),
+    bug(
+        "drafting is free in the controller's sum",
+        CONTROL,
+        "n * each + self.times(n + 1)",
+        "self.times(n + 1)",
+        "engine/control",
+    ),
+    bug(
+        "a pass over the drafts is timed as one over as many tokens",
+        CONTROL,
+        "self.times.observe(len(drafted) + 1,",
+        "self.times.observe(max(1, len(drafted)),",
+        "engine/control",
+    ),
+    bug(
+        "what looks worse is never tried",
+        CONTROL,
+        "if loss <= self._to_spend:",
+        "if False:",
+        "engine/control",
+    ),
+    bug(
+        "what looks worse is tried whatever it costs",
+        CONTROL,
+        "if loss <= self._to_spend:",
+        "if True:",
+        "engine/control",
+    ),
+    bug(
+        "a match counts whatever its length",
+        CONTROL,
+        "match = min(copies[i].match, 8) if i in copies else 0",
+        "match = 1 if i in copies else 0",
+        "engine/control",
+    ),
+    bug(
+        "one generation's text teaches the next",
+        CONTROL,
+        "        assert isinstance(fresh, Controller)\n        fresh._forget()\n",
+        "        assert isinstance(fresh, Controller)\n",
+        "engine/control",
     ),
 ]
