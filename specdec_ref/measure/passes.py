@@ -86,8 +86,8 @@ def controller(
         most = min(most, target.max_context - 1)
     sizes = sorted({n for n in (1, 2, 3, 4, 6, 8, 12, 16, most + 1) if n <= most + 1})
     seconds = pass_seconds(target, sizes, context, repeats, clock)
-    medians = {n: statistics.median(times) for n, times in seconds.items()}
-    return Controller(drafters, medians, clock=None if repeatable else clock)
+    typical = {n: statistics.median(seconds[n]) for n in sizes}
+    return Controller(drafters, typical, clock=None if repeatable else clock)
 
 
 def fastest_threads(

@@ -50,8 +50,8 @@ BUGS = [
     bug(
         "the last place of the context is refused",
         "specdec_ref/models/llama.py",
-        "if length + n > self.config.max_context:",
-        "if length + n >= self.config.max_context:",
+        "elif length + n > limit:",
+        "elif length + n >= limit:",
         "models/llama",
     ),
     bug(
