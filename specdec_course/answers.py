@@ -69,8 +69,8 @@ QUESTIONS = {
         _mha_token,
         "bytes",
         {
-            _mha_token / 2: "a factor of 2 is missing. Keys *and* values; and 2 bytes in 16 bits.",
-            _mha_token / 4: "two factors of 2 are missing: keys and values, and 2 bytes in 16 bits.",
+            _mha_token / 2: "a factor of 2 is missing. Keys *and* values; and 2 bytes in 16 bit.",
+            _mha_token / 4: "two factors of 2 are missing: keys and values, and 2 bytes in 16 bit.",
             _mha_token / 32: "every layer has its own keys and values, and so has every head.",
             _mha_token / 128: "each head's key is a vector of 128 numbers.",
         },
@@ -80,7 +80,7 @@ QUESTIONS = {
         "bytes",
         {
             8 * _gqa_token: "that is with 64 key/value heads, or vectors of 1,024. It has 8 heads, of 128.",
-            _gqa_token / 2: "a factor of 2 is missing. Keys *and* values; and 2 bytes in 16 bits.",
+            _gqa_token / 2: "a factor of 2 is missing. Keys *and* values; and 2 bytes in 16 bit.",
         },
     ),
     "cache of a DeepSeek-V3 token": Question(
@@ -88,7 +88,7 @@ QUESTIONS = {
         "bytes",
         {
             2 * _mla_token: "that counts it twice. Keys *and* values are made from the same latent: it is kept once.",
-            _mla_token / 2: "a number takes 2 bytes in 16 bits.",
+            _mla_token / 2: "a number takes 2 bytes in 16 bit.",
             _mla_token / 61: "each of the 61 layers keeps its own.",
             _mla_token * 512 / 576: "the 64 numbers for the position are kept as well.",
             128 * _mla_token: "all 128 heads share one latent.",
@@ -164,13 +164,14 @@ def guess_text(given: object, right: float, unit: str = "") -> str:
     """What came out beside a learner's guess, without a judgement: guesses are there to be wrong.
 
     given: None where the learner has not guessed yet, as the cell for a guess is written; then it asks for a guess.
+        Only what is within 5% is called the same: 1.2 times as fast is not 1.02 times, which is no gain at all.
     """
     number = _as_number(given)
     if given is None:
         side = "no guess yet: write one above and run both cells again"
     elif number is None:
         side = "your guess is not a number"
-    elif _near(number, right, 0.25):
+    elif _near(number, right, 0.05):
         side = "about as you guessed"
     else:
         side = f"you guessed {_text(number)}"

@@ -199,7 +199,9 @@ print(f"beta over {len(betas)} places of this text: {betas.mean():.2f} on averag
 print(f"{betas.min():.2f} to {betas.max():.2f}; at this place {betas[place]:.2f}")
 
 # %% [markdown]
-# Some places are easy to guess and some are not. *Acceptance rates* are averages of $\beta$ over the places of a text.
+# Some places are easy to guess and some are not. The *acceptance rate* of a run is an average of $\beta$ over the places
+# that were *tested*; drafts after a rejection are not. (Many metrics, vLLM's among them, print another number under that
+# name: accepted per *drafted*, where those drafts count as well.)
 
 # %% [markdown]
 # ## 3. Visit every case
@@ -594,9 +596,10 @@ assert list(trapped.values()) != p2
 #
 # $$\rho_0 = 1, \qquad \rho_i = \min\Big(1,\; \rho_{i-1}\,\frac{p_i(x_i)}{q_i(x_i)}\Big)$$
 #
-# It keeps the first $i$ drafts (those and perhaps more) with probability $\rho_i$, averaged over the drafts that may
-# follow. Here $\rho_1 = 1/2$ and $\rho_2 = 1$: followed by this second draft, the first one is kept for certain; followed
-# by others, less often. A later draft that the target likes makes up for an earlier one that it doesn't.
+# The rule is built so that the first $i$ drafts stay, with or without later ones, with probability $\rho_i$. That is an
+# average over the drafts that may come after them. In the example $\rho_1 = 1/2$. If the second draft is the one with
+# ratio 2, then $\rho_2 = 1$ and both stay for certain. If it is another, the first stays less often than with 1/2. A later
+# draft that the target likes makes up for an earlier one that it doesn't.
 #
 # So the rule can't decide about the first draft before it has seen the second. It starts **from the end**.
 #
@@ -605,14 +608,18 @@ assert list(trapped.values()) != p2
 #    $i = 0$ stop in any case.)
 # 3. Having stopped at $i$, draw the correction from $\max(0, \rho_i\,p_{i+1} - q_{i+1})$, scaled to sum to one.
 #
-# What must $h_i$ be? Consider the drafts $x_1 \ldots x_i$, and average over the draft that follows. *More* than $i$ are
-# kept with probability $\sum_x q_{i+1}(x) \min(1, \rho_i\,p_{i+1}(x) / q_{i+1}(x)) = \sum_x \min(q_{i+1}, \rho_i\,p_{i+1})$.
-# With
+# What must $h_i$ be? Take the drafts $x_1 \ldots x_i$ as given; the next one is drawn from $q_{i+1}$. At least $i$ drafts
+# are to stay with probability $\rho_i$, and that has two parts.
 #
-# $$M_i = \sum_x \max(0,\; \rho_i\,p_{i+1}(x) - q_{i+1}(x))$$
+# - *More* than $i$ stay with probability
+#   $\sum_x q_{i+1}(x) \min(1, \rho_i\,p_{i+1}(x) / q_{i+1}(x)) = \sum_x \min(q_{i+1}(x), \rho_i\,p_{i+1}(x))$.
+# - *Exactly* $i$ have to make up the rest. Since $\rho\,p = \min(q, \rho\,p) + \max(0, \rho\,p - q)$, and $\rho_i\,p_{i+1}$
+#   sums to $\rho_i$, the rest is
 #
-# that is $\rho_i - M_i$. To make $\rho_i$ in all, the rule has to stop exactly at $i$ with probability $M_i$. It comes to
-# that question only where no longer prefix was kept, with probability $1 - (\rho_i - M_i)$. So
+# $$M_i = \sum_x \max(0,\; \rho_i\,p_{i+1}(x) - q_{i+1}(x)).$$
+#
+# The rule asks about $i$ only after it has turned down everything longer, which happens with probability
+# $1 - (\rho_i - M_i)$. So $h_i$ times that has to be $M_i$:
 #
 # $$h_i = \frac{M_i}{M_i + 1 - \rho_i}.$$
 #
@@ -751,8 +758,8 @@ for name, found in extra.items():
     assert equal + above == len(found) and set(extra) <= set(RULES)
 
 # %% [markdown]
-# For any rule at all, the TV is at least what is kept beyond $\beta$: by the bound of section 2, extra kept drafts must
-# exceed $p$ somewhere. Leniency pays just that; typical acceptance often pays more.
+# For any rule at all, the TV is at least what is kept beyond $\beta$: if more is kept than $\beta$, some tokens are emitted
+# more often than $p$ allows, as the bound of section 2 says. Leniency pays just that; typical acceptance often pays more.
 #
 # That is one token; over a text it adds up. Here is the whole engine on one of the package's scripted scenarios:
 
@@ -774,7 +781,7 @@ for rule in ("token", "lossy-leniency", "lossy-typical"):
 # ## 8. What "exact" means on a computer that rounds
 #
 # All of this holds for real numbers. A computer rounds, and then the *order* of a sum matters. Not so for integers.
-# A number of a matrix product is a sum of hundreds of products; here are 576 of them, added up in 200 random orders,
+# Each entry of a matrix product is a sum of hundreds of products; here are 576 of them, added up in 200 random orders,
 # once as float32 and once as integers.
 
 # %% tags=["nbval-check-output"]
@@ -912,7 +919,7 @@ course.show(course.pushes_figure(pushes), alt=f"Mass moved to tokens that the dr
 # the draft, and a long text adds it up.
 #
 # So the honest claim is: **the rule adds nothing to what the arithmetic does anyway.** In float64 greedy texts are equal,
-# token for token, and the package's tests require it.
+# token for token, and the package's tests require it; in float32 they hardly ever differ.
 #
 # ### Can it be had to the last bit?
 #
@@ -975,8 +982,8 @@ HTML(course.claims_html(16, 17, 18, 21, 25))
 # differently, and a near-tie then flips.</details>
 # <details><summary>No: bfloat16 always does that</summary>Then you would never find a bug. Look first.</details>
 # <details><summary>It depends on the gap at token 11</summary>Yes. If the gap between the two tokens is within what rounding
-# moves a logit, it is a near-tie; otherwise it is a bug. In float32, or with the default model, the text should not
-# differ at all.</details>
+# moves a logit, it is a near-tie; otherwise it is a bug. In float32 near-ties are rare; in float64, and where all passes
+# give the same bits, a difference is always a bug.</details>
 #
 # **4. A draft model drops its last token if its own probability was low, after it has drawn it. Does that matter?**
 #

@@ -148,8 +148,9 @@ g_statistic = course.blank("04b g", g_statistic)
 # %% [markdown]
 # What does correct code give? For correct code and many draws, $G$ follows a known curve, the *chi-square distribution*
 # with (number of tokens − 1) degrees of freedom. The *p-value* is the probability that correct code gives this $G$ or a
-# larger one. So an alarm at p-values below one in a million has that size, by construction. The package's `g_test` returns
-# both numbers.
+# larger one. An alarm that goes off at p-values below $10^{-6}$ therefore blames correct code in about one run of a million:
+# its size is $10^{-6}$, whatever the number of draws, as long as every expected count is large. The package's `g_test`
+# returns both numbers.
 
 # %%
 from specdec_ref.proof import g_test

@@ -13,7 +13,7 @@
 # ## A question first
 #
 # Let the draft model be *the target itself*, with the same weights. It drafts 4 tokens per round, greedily, and is never
-# wrong. We want 40 tokens. How many passes of the target does that take?
+# wrong. We want 40 tokens. How many passes of the target does that take, not counting the one that reads the prompt?
 #
 # Now suppose a token gets lost. After a round in which every draft was accepted, the last draft is missing from the
 # *draft model's* cache: that one token and no other. How many passes now, and does the text change?
@@ -32,10 +32,11 @@ my_guess_text_changes = None  # True or False
 # > **Between rounds, the cache holds every committed token but the pending one.**
 #
 # Every pass starts with the pending token and returns the distribution of the token *after* it. A prompt is no special case:
-# the *prefill* reads all of it but its last token, and that one is pending.
+# the *prefill* reads all of it but its last token, and that one is pending. (Production engines read the whole prompt and
+# take the first new token from that same pass. It saves one pass per text; the sentence holds for them as well.)
 #
-# The model computes in float32 in this lesson, so that any difference between two texts is a *bug*, not rounding. Section 10
-# comes back to that.
+# The model computes in float32 in this lesson. In that format rounding hardly ever decides a token, so a difference between
+# two texts is almost certainly a *bug*. Section 10 comes back to that.
 
 # %%
 import torch
@@ -162,7 +163,7 @@ assert guesses[0] != choices[0] and guesses[1:] == choices[1:4]
 
 # %% [markdown]
 # **Look at row 0, and at the rows below it.** Row 0 disagrees with its draft. The rows below *agree*, and that means nothing:
-# they answer what comes after a text that will never be written. Still the round yields a token, and it is the right one.
+# each says what would follow a text that will never be written. Even so the round yields a token, and it is the right one.
 
 # %% [markdown]
 # ## 4. Roll back
@@ -308,7 +309,12 @@ engine_1.find(my_line_1)
 # %% [markdown]
 # **Bug 1: count all that agree**, not the agreeing prefix. This is the nastiest kind. The text is fluent: it jumps over a
 # passage, and no reader who doesn't know the original would notice. The counts don't warn you either, since wrong tokens
-# count as accepted ones: the acceptance rate *rises*. A rate that suddenly improves is a reason to be afraid.
+# count as accepted ones: the **acceptance rate** *rises*. A rate that suddenly improves is a reason to be afraid.
+#
+# Two numbers go by that name. One is *accepted per drafted*: the share of all drafts that stayed. It is what this lesson
+# prints and what vLLM's metrics show. The other is *accepted per tested*, the α of lesson 00: drafts after a rejection were
+# never tested and don't count. With four drafts of which the second is rejected, the first number is 1/4, the second 1/2.
+# Before you compare two rates, ask which they are.
 #
 # ### Engines A, B and C
 #
@@ -553,10 +559,13 @@ engine_7.find(my_line_7)
 # relative of it, which was noticed because the acceptance rate fell sharply (see the sources).
 #
 # So know what it should be: *a model that drafts for itself must have every draft accepted.* That is a test of one line, and
-# one of the best there is.
+# one of the best there is, under one condition: both sides must compute the same $p$ and $q$. Here they are greedy, in
+# float32. With sampling, give both the same temperature and filters, and let the draft be *drawn*: a draft that always takes
+# its likeliest token is rejected now and then by a target that samples. And in a 16-bit format a pass over one token may
+# round differently from a pass over five, so a few drafts may fall without any bug.
 #
-# A draft model has to read and write the target's tokens. The article that this course grew out of names a pair; one of the
-# two does not exist:
+# A draft model has to read and write the target's tokens. The article that this course checks (*Demystifying Speculative
+# Decoding: Build 3x Faster LLM Inference Engines From Scratch*) names a pair; one of the two does not exist:
 
 # %%
 HTML(course.claims_html(15))
@@ -805,9 +814,10 @@ for name, its in (("yours", rounds), ("by match", careful_rounds)):
 assert careful_run.tokens == mine and careful_rounds != rounds
 
 # %% [markdown]
-# `compare_greedy` matters where rounding is coarser. A pass over five tokens adds its numbers in another order than five
-# passes over one. In float32 that hardly ever changes a choice; in bfloat16, where a logit has about three digits, it can. *An
-# engine is not wrong because a near-tie fell the other way, and not right because somebody says it was one: measure the gap.*
+# `compare_greedy` matters where rounding is coarser. A pass over five tokens may add its numbers in another order than five
+# passes over one. In float64 that changes no text (the package's tests require it), in float32 it hardly ever does; in
+# bfloat16, whose 8 significant bits are two to three digits, it can. *An engine is not wrong because a near-tie fell the
+# other way, and not right because somebody says it was one: measure the gap.*
 
 # %% [markdown]
 # ## 11. Round by round
@@ -977,7 +987,8 @@ HTML(course.claims_html(*range(20, 28)))
 # <details><summary>No, the outputs are right</summary>Right outputs only say that the <i>target's</i> side is in order. The
 # draft can be fed nonsense, and the target repairs it, at the price of speed.</details>
 # <details><summary>Quite likely, on the draft's side</summary>Yes. Let the target draft for itself: if not every draft is
-# accepted, the draft reads another text than the target. If all are, the change made the draft itself worse.</details>
+# accepted, though both compute alike, the draft reads another text than the target. If all are, the change made the draft
+# itself worse. (And check that both numbers mean the same: accepted per tested, or per drafted?)</details>
 
 # %% [markdown]
 # **4. Greedy tests all pass. What can still be wrong?**
@@ -998,7 +1009,7 @@ HTML(course.claims_html(*range(20, 28)))
 # | gamma | `num_assistant_tokens`; a draft model stops earlier where it is unsure (`assistant_confidence_threshold`) | `num_speculative_tokens` | `max_draft_len` |
 # | accept, correct, bonus | in `_assisted_decoding`; above temperature 0 `_speculative_sampling` | `RejectionSampler`: accepted, *recovered* and bonus tokens | |
 # | roll back | the cache's `crop` | `num_computed_tokens` is lowered by the rejected tokens; their slots are written over | `rewind_kv_cache` |
-# | what to watch | | `vllm:spec_decode_num_drafts`, `..._num_draft_tokens`, `..._num_accepted_tokens`, `..._num_accepted_tokens_per_pos` | |
+# | what to watch | | `vllm:spec_decode_num_drafts`, `..._num_draft_tokens`, `..._num_accepted_tokens`, `..._num_accepted_tokens_per_pos`; its log prints accepted per *drafted* as acceptance rate, and a *mean acceptance length* that includes the target's own token | |
 #
 # A chain of drafts is rolled back by setting a length, as you did; with a paged cache (lesson 03) whole blocks may go back to
 # the pool. When several candidates per place are verified at once, as a tree, the accepted ones need not lie side by side:

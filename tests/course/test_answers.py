@@ -45,8 +45,13 @@ def test_an_answer_3_percent_off_is_not_right():
 
 def test_guesses_are_shown_without_judgement():
     assert answers.guess_text(200, 23.93, "tokens/s") == "23.9 tokens/s (you guessed 200)"
-    assert answers.guess_text(20, 23.93) == "23.9 (about as you guessed)"
+    assert answers.guess_text(23, 23.93) == "23.9 (about as you guessed)"
     assert answers.guess_text(1, 162) == "162 (you guessed 1)"
+
+
+@pytest.mark.parametrize(("guess", "right"), [(1.2, 1.02), (1.1, 1.02), (0.6, 0.5), (10, 8), (20, 16), (0.1, 0.09)])
+def test_a_guess_that_misses_the_point_is_not_called_the_same(guess, right):
+    assert "you guessed " in answers.guess_text(guess, right)
 
 
 def test_a_guess_that_was_not_made_is_asked_for():
