@@ -20,8 +20,8 @@ weights_option = click.option(
     "--weights",
     default="auto",
     show_default=True,
-    type=click.Choice(["auto", "full", "q4"]),
-    help="Of a GGUF file: q4 keeps 4 and 8 bits as they are, full converts all to --dtype.",
+    type=click.Choice(["auto", "full", "q4", "q8"]),
+    help="q4 keeps a GGUF file's 4 and 8 bits as they are, full converts all to --dtype, q8 rounds a Llama to 8 bits.",
 )
 activations_option = click.option(
     "--activations",

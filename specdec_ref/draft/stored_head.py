@@ -16,17 +16,17 @@ from torch import Tensor, nn
 
 from specdec_ref.cache.dense import DenseCache
 from specdec_ref.draft.eagle_head import EagleConfig, EagleHead, EagleSteps, Guess
-from specdec_ref.draft.weights import rounded
 from specdec_ref.interfaces import Features
 from specdec_ref.kernels import eagle_step, loops
 from specdec_ref.kernels.loops import address
-from specdec_ref.kernels.packing import OUTPUTS, Blocks
+from specdec_ref.kernels.packing import OUTPUTS
 from specdec_ref.kernels.quantise import GROUP
 from specdec_ref.kernels.steps import make_room
 from specdec_ref.kernels.stored import StoredLinear, lay_together
 from specdec_ref.kernels.threads import team
 from specdec_ref.models.compiled import CompiledLlama
 from specdec_ref.models.fused import FusedRMSNorm, compile_loops
+from specdec_ref.models.store.blocks import in_8_bits
 
 CHUNK = 64  # tokens that a step takes in at a time
 LOOPS = {8: eagle_step.step8, 16: eagle_step.step16}
@@ -42,8 +42,8 @@ class StoredHead(EagleHead):
             super().__init__(plain.config)
         own: Any = copy.deepcopy(plain).to(torch.bfloat16)  # for its norms
         for name in MATRICES:
-            levels, scale = rounded(getattr(plain, name).weight.detach())
-            self.set_submodule(name, StoredLinear(Blocks(levels.numpy(), scale.numpy()), bits=bits))
+            weight = getattr(plain, name).weight.detach().float().numpy()
+            self.set_submodule(name, StoredLinear(in_8_bits(weight), bits=bits))
         for name in NORMS:
             self.set_submodule(name, FusedRMSNorm(getattr(own, name)))
         ones = nn.RMSNorm(plain.config.hidden_size, plain.config.rms_norm_eps, dtype=torch.bfloat16)

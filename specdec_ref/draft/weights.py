@@ -13,8 +13,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from specdec_ref.files import write_atomic
+from specdec_ref.kernels.quantise import GROUP
+from specdec_ref.models.store.blocks import in_8_bits
 
-GROUP = 32  # weights that share a scale, as in GGUF's Q8_0
 SCALE = ".scale"
 
 
@@ -51,10 +52,8 @@ def read_draft(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
     """`weight` `[out, in]` as int8 levels `[out, in]` and a float16 scale for each 32 of them, `[out, in / 32]`."""
-    groups = weight.float().unflatten(1, (-1, GROUP))
-    scale = (groups.abs().amax(-1) / 127).half()
-    levels = (groups / scale.float().clamp(min=1e-12)[..., None]).round().clamp(-127, 127)
-    return levels.flatten(1).to(torch.int8).contiguous(), scale.contiguous()
+    blocks = in_8_bits(weight.detach().float().numpy(force=True))
+    return torch.from_numpy(blocks.levels), torch.from_numpy(blocks.scale)
 
 
 def widened(levels: Tensor, scale: Tensor | None) -> Tensor:

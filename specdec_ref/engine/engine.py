@@ -246,7 +246,8 @@ class SpeculativeEngine:
                 cache.truncate(len(run.tokens) - 1)
             else:  # the path of a tree: other branches lie between
                 cache.keep([start + row for row in rows])
-            self._tell(run, tuple(f[rows] for f in out.features))
+            kept = slice(len(rows)) if verdict.path is None else rows  # a slice copies nothing
+            self._tell(run, tuple(f[kept] for f in out.features))
             depth = None if proposal.parents is None else proposal.depth
             run.stats.count(len(proposal.tokens), verdict, len(committed), depth)
         return Round(proposal, verdict, committed)

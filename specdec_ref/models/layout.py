@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from specdec_ref.interfaces import CausalLM
 from specdec_ref.kernels.linear import PackedLinear, can_pack
@@ -19,6 +19,7 @@ from specdec_ref.models.dtype import has_native_bfloat16
 from specdec_ref.models.fused import FusedLayer, FusedRMSNorm, compile_loops
 from specdec_ref.models.llama import Layer, Llama
 from specdec_ref.models.names import MATRICES, hf_modules
+from specdec_ref.models.store import blocks
 
 Matrix = nn.Linear | PackedLinear | StoredLinear
 
@@ -61,6 +62,18 @@ def keep_stored(model: Llama, stored: Mapping[str, Blocks], bits: int = 16) -> L
     for name, matrix in replaced.items():
         model.set_submodule(name, matrix)
     return pack(model)
+
+
+def in_8_bits(model: Llama, weights: Mapping[str, Tensor]) -> dict[str, Blocks]:
+    """The matrices of `model` rounded to 8 bits, for `keep_stored`.
+
+    weights: what the model was made from, by Hugging Face name.
+    Raises ValueError for a matrix whose columns do not divide by 32.
+    """
+    names = {part for parts in _parts(model.config).values() for part in parts}
+    if odd := sorted(name for name in names if weights[name].shape[1] % GROUP):
+        raise ValueError(f"{odd[0]} has {weights[odd[0]].shape[1]} columns, and 8 bits need a multiple of {GROUP}")
+    return {name: blocks.in_8_bits(weights[name].float().numpy()) for name in names}
 
 
 def _wide(model: Llama, name: str) -> nn.Module | None:

@@ -12,7 +12,7 @@ from specdec_ref.interfaces import CausalLM
 from specdec_ref.models.config import LlamaConfig
 from specdec_ref.models.dtype import resolve_dtype
 from specdec_ref.models.huggingface import HuggingFaceModel
-from specdec_ref.models.layout import can_keep_stored, keep_stored, pack
+from specdec_ref.models.layout import can_keep_stored, in_8_bits, keep_stored, pack
 from specdec_ref.models.llama import Llama
 from specdec_ref.models.store.catalog import CATALOG, DEFAULT_MODEL
 from specdec_ref.models.store.fetch import fetch
@@ -34,35 +34,42 @@ def load_model(
     dtype: "auto" (bfloat16 where the processor multiplies it natively, else float32), a name, or a torch dtype.
     weights: "full" converts all weights to `dtype`; "q4" keeps what a GGUF file holds in 4 and 8 bits as it is, with
         bfloat16 between the products, which saves most of the bytes per token; "auto" is "q4" on a CPU where the
-        weights come from a GGUF file that holds such and dtype is "auto", else "full".
-    activations: bits in which "q4" multiplies activations: 16, as near to float32 as bfloat16 allows, or 8, as
+        weights come from a GGUF file that holds such and dtype is "auto", else "full". "q8" rounds any Llama's matrices
+        to 8 bits, with a scale for 32 weights, and computes as "q4" does: half the bytes of bfloat16 per token, and
+        logits that differ by little more than bfloat16's own rounding. For a draft model from a folder.
+    activations: bits in which "q4" and "q8" multiply activations: 16, as near to float32 as bfloat16 allows, or 8, as
         llama.cpp and OpenVINO do: faster for several tokens, at four times the divergence from float32 (a mean KL
         of .0023, not .0006, over the default model's own greedy answers).
     Raises ModelNotAvailable where weights are missing and can't be fetched, ValueError for a folder or file that is no
-    model, and for "q4" where there is nothing in 4 bits.
+    model, for "q4" where there is nothing in 4 bits, and for "q8" where the model is no Llama or does not divide.
     """
     name = os.fspath(name)
     if activations not in (8, 16):
         raise ValueError(f"activations of {activations!r} bits are not implemented: give 16 or 8")
-    four = _wants_four_bits(name, dtype, device, weights)
+    weights = _chosen(name, dtype, device, weights)
     source = _find(name)
     config = source.config()
     if isinstance(source, ModelFolder) and not _is_reference_llama(config):
+        if weights == "q8":
+            raise ValueError(f"{name} is no Llama that this package implements: leave weights out")
         return _load_with_transformers(source, resolve_dtype(dtype, device), device)
 
     sizes = LlamaConfig.from_hf(config)
-    stored = source.blocks() if four else {}
-    if four and not can_keep_stored(sizes, stored):
+    stored = source.blocks() if weights in ("q4", "auto") else {}
+    if weights in ("q4", "auto") and not can_keep_stored(sizes, stored):
         if weights == "q4":
             raise ValueError(f"{name} holds no matrix in Q4_0, Q4_1 or Q8_0 that can stay so: leave weights out")
-        four = False
+        weights = "full"
     try:
-        number_format = torch.bfloat16 if four else resolve_dtype(dtype, device)
-        model = Llama.from_hf(config, source.tensors(), number_format).to(device)
+        number_format = resolve_dtype(dtype, device) if weights == "full" else torch.bfloat16
+        tensors = source.tensors()
+        model = Llama.from_hf(config, tensors, number_format).to(device)
+        if weights == "q8":
+            stored = in_8_bits(model, tensors)
     except ValueError as error:
         raise ValueError(f"{source.path}: {error}") from error
     model.tokenizer = source.tokenizer()
-    return keep_stored(model, stored, activations) if four else pack(model)
+    return pack(model) if weights == "full" else keep_stored(model, stored, activations)
 
 
 def _find(name: str) -> GGUFFile | ModelFolder:
@@ -85,21 +92,21 @@ def _is_reference_llama(config: dict[str, Any]) -> bool:
     return True
 
 
-def _wants_four_bits(name: str, dtype: str | torch.dtype, device: str, weights: str) -> bool:
-    """Whether matrices are to stay in 4 bits where the model's file holds such; see `load_model`."""
-    if weights not in ("auto", "full", "q4"):
-        raise ValueError(f"weights {weights!r} is not known: give 'auto', 'full' or 'q4'")
+def _chosen(name: str, dtype: str | torch.dtype, device: str, weights: str) -> str:
+    """The option `weights` of `load_model`, where "auto" remains only if the file may hold matrices in 4 bits."""
+    if weights not in ("auto", "full", "q4", "q8"):
+        raise ValueError(f"weights {weights!r} is not known: give 'auto', 'full', 'q4' or 'q8'")
     possible = name in CATALOG or _is_gguf(name)
     if weights == "full" or (weights == "auto" and not (possible and dtype == "auto" and device == "cpu")):
-        return False
-    if not possible:
+        return "full"
+    if weights == "q4" and not possible:
         raise ValueError(f"weights='q4' needs a GGUF file, and {name!r} is none: leave weights out")
     if device != "cpu" or (dtype != "auto" and resolve_dtype(dtype) != torch.bfloat16):
         raise ValueError(
-            f"weights='q4' runs on a CPU with bfloat16 activations, not with dtype {dtype!r} on {device!r}: "
+            f"weights={weights!r} runs on a CPU with bfloat16 activations, not with dtype {dtype!r} on {device!r}: "
             "leave dtype out, or give weights='full'"
         )
-    return True
+    return weights
 
 
 def _load_with_transformers(source: ModelFolder, dtype: torch.dtype, device: str) -> HuggingFaceModel:

@@ -184,7 +184,12 @@ class Sampling:
 
         Only where no option reads the context. Raises ValueError as `probs` does.
         """
-        best, index = logits.max(-1)
+        if logits.is_cpu:  # where NumPy finds the first of the largest several times as fast as PyTorch in bfloat16
+            rows = logits if logits.dtype == torch.float64 else logits.float()
+            index = torch.from_numpy(rows.numpy(force=True).argmax(-1))
+            best = logits.gather(-1, index[:, None])[:, 0]
+        else:
+            best, index = logits.max(-1)
         _check_finite(best, "the model returned", "its weights or its precision are broken (try float32)")
         return index.tolist()
 

@@ -538,3 +538,20 @@ def test_greedy_asks_for_the_argmax_and_not_for_a_ratio():
             return Proposal([0] * gamma, torch.tensor([[0.2, 0.3, 0.5]] * gamma))
 
     assert SpeculativeEngine(model, Sampled(), 3).generate([0], 6).tokens == [1] * 6
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_the_argmax_is_what_probs_puts_its_mass_on(dtype):
+    """The first of equals; float64 is not rounded on the way; what is not finite is refused."""
+    logits = torch.randn(6, 300, generator=torch.Generator().manual_seed(0)).to(dtype)
+    logits[0, [7, 40, 200]] = 9.0
+    logits[1, 30], logits[1, 20] = 9 + 1e-12, 9.0
+    assert Sampling().argmax(logits) == Sampling().probs(logits).argmax(-1).tolist()
+    assert Sampling().argmax(logits)[0] == 7
+    for odd in (math.nan, math.inf):
+        broken = logits.clone()
+        broken[3, 5] = odd
+        with pytest.raises(ValueError, match="NaN or infinity in 1 of 6 rows"):
+            Sampling().argmax(broken)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        Sampling().argmax(torch.full_like(logits, -math.inf))

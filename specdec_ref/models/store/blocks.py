@@ -1,4 +1,4 @@
-"""Matrices in 4 and 8 bits as a GGUF file stores them, read straight from its bytes."""
+"""Matrices in 4 and 8 bits as a GGUF file stores them: read straight from its bytes, or rounded the same way."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TypedDict
 import numpy as np
 
 from specdec_ref.kernels.packing import Blocks
+from specdec_ref.kernels.quantise import GROUP
 
 
 class Place(TypedDict):
@@ -62,6 +63,14 @@ def read_q8_0(rows: np.ndarray) -> Blocks:
 
 
 READERS = {"Q4_0": read_q4_0, "Q4_1": read_q4_1, "Q8_0": read_q8_0}
+
+
+def in_8_bits(weight: np.ndarray) -> Blocks:
+    """A float32 matrix `[out, in]` rounded to 8 bits as in Q8_0: the largest weight of 32 has level 127 or -127."""
+    groups = weight.reshape(len(weight), -1, GROUP)
+    scale = (np.abs(groups).max(-1) / np.float32(127)).astype(np.float16)
+    levels = np.rint(groups / np.maximum(scale.astype(np.float32), np.float32(1e-12))[..., None])
+    return Blocks(np.clip(levels, -127, 127).astype(np.int8).reshape(weight.shape), scale)
 
 
 def unpermute(weight: np.ndarray, n_heads: int) -> np.ndarray:
