@@ -178,6 +178,12 @@ def test_free_passes_draft_all_and_dear_ones_nothing():
     assert plan[-1] == ("", 0)
 
 
+def test_a_drafter_that_costs_more_than_it_gives_is_not_asked():
+    clock = Clock()
+    _, plan = write(Controller(Scripted(clock, cost=2.0), FREE, clock=clock), clock, 0.6, 100, FREE)
+    assert [n for _, n in plan[20:]].count(0) > 75
+
+
 def test_what_draws_is_asked_for_what_was_chosen_and_a_copy_is_cut():
     clock = Clock()
     drawing, copying = Scripted(clock), Copier(clock, match=2)
