@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     # Roofline: chips and passes, kernels and batches
     from specdec_course.pictures.passes import timeline_figure as timeline_figure, tile_figure as tile_figure
     from specdec_course.pictures.passes import two_roofs_figure as two_roofs_figure, kernels_figure as kernels_figure
-    from specdec_course.pictures.roofline import chips_rows as chips_rows
+    from specdec_course.pictures.roofline import chips_rows as chips_rows, roofline_figure as roofline_figure
     from specdec_course.pictures.roofline import passes as passes, passes_rows as passes_rows
     from specdec_course.pictures.roofline import passes_figure as passes_figure, crossing_batch as crossing_batch
     from specdec_course.pictures.roofline import kernels_explorer as kernels_explorer

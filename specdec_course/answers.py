@@ -69,8 +69,8 @@ QUESTIONS = {
         _mha_token,
         "bytes",
         {
-            _mha_token / 2: "a factor of 2 is missing. Keys *and* values; and 2 bytes in 16 bit.",
-            _mha_token / 4: "two factors of 2 are missing: keys and values, and 2 bytes in 16 bit.",
+            _mha_token / 2: "a factor of 2 is missing. Keys *and* values; and 2 bytes in 16 bits.",
+            _mha_token / 4: "two factors of 2 are missing: keys and values, and 2 bytes in 16 bits.",
             _mha_token / 32: "every layer has its own keys and values, and so has every head.",
             _mha_token / 128: "each head's key is a vector of 128 numbers.",
         },
@@ -80,7 +80,7 @@ QUESTIONS = {
         "bytes",
         {
             8 * _gqa_token: "that is with 64 key/value heads, or vectors of 1,024. It has 8 heads, of 128.",
-            _gqa_token / 2: "a factor of 2 is missing. Keys *and* values; and 2 bytes in 16 bit.",
+            _gqa_token / 2: "a factor of 2 is missing. Keys *and* values; and 2 bytes in 16 bits.",
         },
     ),
     "cache of a DeepSeek-V3 token": Question(
@@ -88,9 +88,9 @@ QUESTIONS = {
         "bytes",
         {
             2 * _mla_token: "that counts it twice. Keys *and* values are made from the same latent: it is kept once.",
-            _mla_token / 2: "a number takes 2 bytes in 16 bit.",
+            _mla_token / 2: "a number takes 2 bytes in 16 bits.",
             _mla_token / 61: "each of the 61 layers keeps its own.",
-            _mla_token * 512 / 576: "the 64 numbers for the position are kept as well.",
+            _mla_token * 512 / 576: "the key of 64 numbers that holds the position is kept as well.",
             128 * _mla_token: "all 128 heads share one latent.",
         },
     ),

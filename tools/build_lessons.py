@@ -24,6 +24,8 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+KEPT = ("tags", "jp-MarkdownHeadingCollapsed")
+"""Metadata of cells that a source may give; with the second JupyterLab closes a heading and all that is below it."""
 
 
 def read_source(source: Path) -> nbformat.NotebookNode:
@@ -33,7 +35,7 @@ def read_source(source: Path) -> nbformat.NotebookNode:
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     for i, cell in enumerate(notebook.cells):
         cell.id = f"cell-{i:03d}"
-        cell.metadata = nbformat.from_dict({"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {})
+        cell.metadata = nbformat.from_dict({key: cell.metadata[key] for key in KEPT if cell.metadata.get(key)})
     return notebook
 
 

@@ -9,8 +9,8 @@
 # %% [markdown]
 # ## A question first
 #
-# Llama-3-70B serves chats of 8,192 tokens each. How many gigabytes does the cache of *one* chat take, in 16 bit? And how
-# many such chats can a server with eight H100s (80 GB each) hold at a time, beside the weights?
+# Llama-3-70B serves chats of 8,192 tokens each. How many gigabytes does the cache of *one* chat take, in 16-bit precision? And how
+# many such chats can a server with eight H100s (80 GB each) hold at a time, alongside the weights?
 
 # %%
 my_guess_gb = None
@@ -107,7 +107,7 @@ prompt = model.tokenizer.encode("Once upon a time there was a lighthouse keeper 
 
 def write(n_new, use_cache):
     tokens, cache = list(prompt), model.new_cache(100)
-    for _ in range(n_new):
+    for _ in course.progress(range(n_new), "tokens"):
         if not use_cache:
             cache = model.new_cache(100)
         new = torch.tensor(tokens[cache.length :])  # what the cache does not hold yet
@@ -123,17 +123,19 @@ print("the same text" if texts[0] == texts[1] else f"rounding tipped a near-tie;
 # %% [markdown]
 # ## 2. What it saves
 #
-# Count first. With a cache, each token goes through the model once: `prompt + new_tokens - 1` in all, since nothing follows
-# the last one. **Your turn:** how many without?
+# The number of *forward passes* is the same with and without a cache: one for each new token. What differs is how many
+# tokens a pass has to run. So count tokens: each time that one token goes through the model counts as one *token run*. With
+# a cache, each token runs once: `prompt + new_tokens - 1` in all, since nothing follows the last one. **Your turn:** how
+# many token runs without?
 
 
 # %%
-def passes_without(prompt, new_tokens):
-    """How many tokens go through the model, over all passes, to write `new_tokens` after the prompt without a cache."""
+def tokens_without(prompt, new_tokens):
+    """How many tokens run, over all forward passes, to write `new_tokens` after the prompt without a cache."""
     raise NotImplementedError("the first pass runs the prompt, the next one token more")
 
 
-passes_without = course.blank("02 passes", passes_without)
+tokens_without = course.blank("02 tokens", tokens_without)
 
 # %% [markdown]
 # In attention it is not tokens that count but *pairs*: of a query and a key that meet. Double the length of the text, line
@@ -145,7 +147,7 @@ from specdec_ref.arithmetic import attention_pairs, token_passes
 rows, last = [], None
 for n_new in (200, 400, 800, 1600, 3200):
     counts = [
-        passes_without(1, n_new),
+        tokens_without(1, n_new),
         token_passes(1, n_new, cached=True),
         attention_pairs(1, n_new, cached=False),
         attention_pairs(1, n_new, cached=True),
@@ -159,11 +161,12 @@ assert all(abs(f / wanted - 1) < 0.01 for f, wanted in zip(factors, (4, 2, 8, 4)
 # %%
 from IPython.display import HTML
 
-HTML(course.table_html(("new tokens", "passes without", "passes with", "pairs without", "pairs with"), rows))
+head = ("new tokens", "token runs, no cache", "token runs, cache", "pairs, no cache", "pairs, cache")
+HTML(course.table_html(head, rows))
 
 # %% [markdown]
-# Without a cache, token passes grow quadratically (twice the text, four times the passes) and attention pairs *cubically*.
-# With a cache, token passes grow linearly and attention pairs quadratically. People often say that generation without a
+# Without a cache, token runs grow quadratically (twice the text, four times the runs) and attention pairs *cubically*.
+# With a cache, token runs grow linearly and attention pairs quadratically. People often say that generation without a
 # cache is "quadratic". It is worse.
 #
 # Does the clock agree? One more token, after more and more text:
@@ -202,7 +205,7 @@ HTML(course.claims_html(8))
 #
 # $$\text{bytes per token} = 2 \cdot L \cdot n_{kv} \cdot d_{head} \cdot P$$
 #
-# **Your turn**, by hand, for two models in 16 bit:
+# **Your turn**, by hand, for two models in 16-bit precision:
 #
 # | | layers | hidden size | query heads | key/value heads |
 # |---|---|---|---|---|
@@ -291,8 +294,9 @@ course.show(
 )
 
 # %% [markdown]
-# DeepSeek-V3 has 61 layers. Its latent has 512 numbers, and 64 more hold the position. **Your turn:** bytes per token, in
-# 16 bit?
+# DeepSeek-V3 has 61 layers. Its latent has 512 numbers. The position of a token can't be made from the latent, so each
+# layer keeps 64 numbers more: one short key, turned by the token's position, that all heads share. **Your turn:** bytes per
+# token, in 16-bit precision?
 
 # %%
 my_deepseek = None
@@ -321,9 +325,10 @@ print(f"fewer bytes per token:  {fewer}, {min(mqa, latent):,} against {max(mqa, 
 print(f"saves more against MHA: {more}; MQA 1/{mha / mqa:.0f}, MLA 1/{expanded / latent:.0f}")
 
 # %% [markdown]
-# Nothing is free. Attention over the latent costs more arithmetic: each of the 128 heads compares its query with all
-# 512 + 64 numbers of a token, and collects 512, where an expanded head would compare 128 + 64 and collect 128. Per pair of
-# query and key, with 2 FLOP for each number:
+# Nothing is free. DeepSeek-V3 has 128 heads. If their keys and values were made from the latent and kept (*expanded*), each
+# head would compare 128 + 64 numbers, its own key and the shared one for the position, and collect a value of 128. Working
+# on the latent itself (*absorbed*), each head compares all 512 + 64 numbers and collects 512. Per pair of query and key,
+# with 2 FLOP for each number:
 
 # %%
 from_latent, from_expanded = 128 * 2 * (512 + 64 + 512), 128 * 2 * (128 + 64 + 128)
@@ -337,6 +342,9 @@ print(f"bytes per token: {latent:,} against {expanded:,}: 1/{expanded / latent:.
 # the other, as speculation does.
 #
 # Some models save along the text, too: with a **sliding window**, a layer sees only the last W tokens and keeps no more.
+# (Hybrid models such as Qwen3-Next go further: most of their layers replace attention by a state of fixed size, which does
+# not grow with the text at all.) The lines below go on as if each model could read that far; Llama-2 stops at 4,096 tokens
+# and Llama-3-8B at 8,192.
 
 # %%
 models = ("llama-2-7b", "llama-3-8b", "mistral-7b-v0.1", "gemma-3-27b", "gpt-oss-120b", "deepseek-v3")
@@ -352,12 +360,13 @@ course.show(
 # ## 5. How many users fit?
 #
 # Assume 90% of the memory is usable: the rest is for activations and the runtime. What the weights don't take of it is
-# left for caches. **Your turn:**
+# left for caches. (We take the 80 GB of the datasheet at its word, as 80 x 10^9 bytes. `nvidia-smi` shows somewhat more, 81,559
+# MiB or 85.5 x 10^9 bytes: product names count GB loosely. So you are on the safe side.) **Your turn:**
 
 
 # %%
 def users_that_fit(memory, weights, per_user, usable):
-    """How many users' caches fit beside the weights in the share `usable` of the memory; sizes in bytes."""
+    """How many users' caches fit alongside the weights in the share `usable` of the memory; sizes in bytes."""
     raise NotImplementedError("whole users, and never fewer than none")
 
 
@@ -368,10 +377,10 @@ from specdec_ref.arithmetic import accelerator, size_text
 
 h100 = accelerator("h100-sxm")
 print("eight H100s:", size_text(8 * h100.capacity))
-print("weights of Llama-3-70B in 16 bit:", size_text(llama.weight_bytes()))
+print("weights of Llama-3-70B in 16-bit precision:", size_text(llama.weight_bytes()))
 
 # %%
-my_chats = None  # chats of 8,192 tokens that fit beside the weights
+my_chats = None  # chats of 8,192 tokens that fit alongside the weights
 
 print(course.check("chats on eight H100s", my_chats))
 
@@ -427,8 +436,8 @@ course.show(
 
 # %% [markdown]
 # What does this mean for speculation? The drafted tokens belong to *one* user and share one reading of that user's cache.
-# So where caches are most of the bytes, a verification reads hardly more than a plain step. The linear layers still have to
-# compute, as lesson 01 showed: kernel by kernel, it is not free.
+# So a verification reads hardly more bytes than a plain step, whether weights or caches are most of them. What differs is
+# the time: the linear layers have to compute, as lesson 01 showed, and kernel by kernel that is not free.
 
 # %%
 from specdec_ref.arithmetic import forward_kernels, step_time
@@ -446,6 +455,23 @@ assert prices[1] < prices[0] and 1 < prices[3] < prices[2], "longer texts must m
 # %% [markdown]
 # The longer the texts, the smaller the extra cost in proportion: so speculation can pay in large batches, too, if the texts
 # are long (MagicDec, 2024).
+#
+# There is an exception. Attention over a *latent* does much more arithmetic per byte, so that decoding one token already
+# comes near the ridge. Where do the drafts take it?
+
+# %%
+ridge, bounds = h100.ridge(), []
+for name, n in (("decode", 1), ("verification of 5 drafts", 6)):
+    attention = forward_kernels(deepseek, n, 8192, 8)[1]
+    bounds.append(step_time(attention, h100).bound)
+    print(
+        f"DeepSeek-V3, attention, {name}: {attention.intensity:,.0f} FLOP/byte, ridge {ridge:.0f}: {bounds[-1]}-bound"
+    )
+assert bounds == ["memory", "compute"], "the drafts must take it across the ridge"
+
+# %% [markdown]
+# MLA has spent the slack that the drafts would use. It saves bytes and speculation saves readings, but both pay with the same
+# idle arithmetic.
 
 # %% [markdown]
 # ## 7. Reserved is not used
@@ -494,8 +520,8 @@ HTML(course.claims_html(11))
 #
 # <details><summary>The larger one, it counts overhead</summary>Perhaps, but look at the unit first: 10.0 GiB (of 2^30
 # bytes) *are* 10.7 GB (of 10^9).</details>
-# <details><summary>Perhaps nobody: GiB and GB</summary>Yes. `nvidia-smi` prints MiB and datasheets GB; GiB and GB are 7%
-# apart.</details>
+# <details><summary>Perhaps nobody: GiB and GB</summary>Yes, they are 7% apart. Bandwidths are decimal, GB/s; memories are
+# often counted in GiB, whatever their label says. `nvidia-smi` prints MiB (2^20 bytes), so there at least you know.</details>
 
 # %% [markdown]
 # **4. You edit the third word of a long prompt. How much of its cache can be kept?**
@@ -523,17 +549,19 @@ HTML(course.claims_html(11))
 #   fit. `kv_cache_dtype="fp8"` doubles them; `max_model_len` limits one sequence. **TensorRT-LLM** has
 #   `KvCacheConfig(free_gpu_memory_fraction=...)`, a share of what the *weights leave*: mind the difference.
 # - With tensor parallelism each chip keeps its own heads. Beyond the number of key/value heads they are *replicated*, and
-#   the sum grows.
+#   the sum grows. A latent has no heads to share out: with MLA *every* chip keeps all of it. Hence *data-parallel attention*
+#   for such models, where each chip keeps the caches of its own users, and vLLM's `decode_context_parallel_size`, where
+#   each chip keeps a part of the tokens.
 # - `specdec kv --model llama-3-70b --context 8192 --chip h100-sxm --tp 8` prints section 5 for any model.
 
 # %% [markdown]
 # ## What to remember
 #
 # - A token leaves 2 x layers x key/value heads x head_dim x bytes in the cache. Key/value heads, not query heads.
-# - Attention is causal: what is cached never changes, so with a cache a step feeds one token. Without one, the total is
-#   quadratic in passes and cubic in pairs.
+# - Attention is causal: what is cached never changes, so with a cache a step runs one token. Without one, token runs grow
+#   quadratically and attention pairs cubically.
 # - GQA, MQA and MLA save bytes, windows cap them; the arithmetic stays or grows.
-# - Caches are not shared by a batch: users and context are limited by memory, and by its bandwidth.
+# - Caches are not shared across a batch: users and context are limited by memory, and by its bandwidth.
 # - Reserving the maximum length wastes most of the memory.
 #
 # **Problem set.** [ps02-kv-sizing](../exercises/ps02-kv-sizing/ps02-kv-sizing.ipynb), with a check below each part.

@@ -44,6 +44,14 @@ def _at(start: int, tokens: list[int], gamma: int) -> list[int]:
     return []
 
 
+def _between(first: int, last: int, tokens: list[int], gamma: int) -> list[int]:
+    """`lookup`, but for the places at which it looks: from `last` before the end down to `first`."""
+    for i in range(len(tokens) - last, first - 1, -1):
+        if tokens[i : i + 2] == tokens[-2:]:
+            return tokens[i + 2 : i + 2 + gamma]
+    return []
+
+
 def _one_token(tokens: list[int], gamma: int) -> list[int]:
     for i in range(len(tokens) - 2, -1, -1):
         if tokens[i] == tokens[-1]:
@@ -60,6 +68,11 @@ _LOOKUP = Judge(
             "that is always empty: the last two tokens match themselves at the end, so start the search before them.": (
                 lambda tokens, gamma: []
             ),
+            "the search ends too early: the two tokens may stand at the very beginning, at place 0.": (
+                lambda tokens, gamma: _between(1, 3, tokens, gamma)
+            ),
+            "the search starts too early: in [5, 5, 5] the last two tokens stood one place before, where the two pairs "
+            "share a token.": lambda tokens, gamma: _between(0, 4, tokens, gamma),
             "that is the first place where they stood; the latest is more often right.": _first,
             "that begins with the two tokens themselves: guess what followed them.": (
                 lambda tokens, gamma: _at(0, tokens, gamma)
@@ -80,6 +93,7 @@ def _with_repeat(rng: random.Random) -> list[Case]:
         ([*rest[:4], a, b, *rest[4:8], a, b], 3),
         ([a, b, rest[0], rest[1], a, b, rest[2], rest[3], rest[4], a, b], 2),
         ([a, b, rest[0], a, b], 8),
+        ([*rest[:4], a, a, a], 2),
     ]
 
 

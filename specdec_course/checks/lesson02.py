@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -23,7 +24,7 @@ def step(q: Tensor, k: Tensor, v: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor,
     return weights @ V, K, V
 
 
-def passes_without(prompt: int, new_tokens: int) -> int:
+def tokens_without(prompt: int, new_tokens: int) -> int:
     """How many tokens go through the model, over all passes, to write `new_tokens` after the prompt without a cache."""
     return sum(prompt + i for i in range(new_tokens))
 
@@ -123,9 +124,9 @@ def _caches(rng: random.Random, *lengths: int) -> list[Case]:
     return [(draw(d), draw(d), draw(d), draw(n, d), draw(n, d)) for n in lengths]
 
 
-_PASSES = Judge(
+_TOKENS = Judge(
     "The number of tokens that go through the model",
-    passes_without,
+    tokens_without,
     mistakes(
         lambda formula: lambda p, n: formula(p, n),
         {
@@ -141,6 +142,9 @@ _PASSES = Judge(
             ),
             "one pass too few: each new token takes a pass.": lambda p, n: sum(p + i for i in range(n - 1)),
             "the text grows: each pass runs one token more than the last.": lambda p, n: n * p,
+            "that is the number of forward passes; each of them runs many tokens, and those are counted.": (
+                lambda p, n: n
+            ),
             "the prompt runs again, too, in every pass.": lambda p, n: p + sum(range(1, n)),
         },
     ),
@@ -180,6 +184,9 @@ _USERS = Judge(
             "rounded to the nearest: a user who fits only in part does not fit.": (
                 lambda m, w, u, s: max(0, round((s * m - w) / u))
             ),
+            "rounded up: a user who fits only in part does not fit.": (
+                lambda m, w, u, s: max(0, math.ceil((s * m - w) / u))
+            ),
         },
     ),
 )
@@ -202,14 +209,14 @@ BLANKS = {
     "step": Blank(
         judged("step", _STEP, some_tokens=lambda rng: _caches(rng, 5, 9), one_token=lambda rng: _caches(rng, 1)), step
     ),
-    "passes": Blank(
+    "tokens": Blank(
         judged(
-            "passes",
-            _PASSES,
+            "tokens",
+            _TOKENS,
             long_text=lambda rng: [(rng.randrange(5, 90), rng.randrange(10, 300)) for _ in range(2)],
             one_token=lambda rng: [(rng.randrange(5, 90), 1)],
         ),
-        passes_without,
+        tokens_without,
     ),
     "bytes": Blank(
         judged("bytes", _BYTES, drawn=lambda rng: [_sizes(rng, size) for size in (4, 1, 0.5, 2)]), bytes_per_token

@@ -43,7 +43,7 @@ def append_cow(pool: Any, table: list[int], length: int, n: int) -> list[tuple[i
 
 
 def truncate(pool: Any, table: list[int], length: int) -> None:
-    """Keep the blocks of the first `length` tokens, and let go of the others; changes the table."""
+    """Keep the blocks of the first `length` tokens, let go of the others, the last one first; changes the table."""
     keep = -(-length // pool.block_size)
     for block in reversed(table[keep:]):
         pool.refs[block] -= 1
@@ -137,7 +137,7 @@ BLANKS = {
         Check(
             "truncate",
             [
-                part("truncate", "shortens", shared=True),
+                part("truncate", "shortens", "order", shared=True),
                 part("truncate", "leaks nothing", *BOOKS[1:], "shorter", books=False),
             ],
         ),

@@ -136,7 +136,7 @@ def attention_figure(sizes: Mapping[str, int]) -> Figure:
         ax.annotate(f" {size:,} bytes", (size / 1e6, y), va="center", fontsize=10)
     ax.set_yticks(range(len(sizes)), list(sizes))
     ax.invert_yaxis()
-    ax.set(xlabel="MB per token, 16 bit", xlim=(0, 1.3 * max(sizes.values()) / 1e6))
+    ax.set(xlabel="MB per token, 16-bit", xlim=(0, 1.3 * max(sizes.values()) / 1e6))
     ax.grid(axis="y", visible=False)
     return figure
 

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from specdec_course.pictures.plots import BLACK, BLUE, GREY, LIGHT_GREY, ORANGE, SKY, new_figure
+from specdec_course.progress_line import progress
 from specdec_ref.arithmetic import ModelShape, decode
 from specdec_ref.cache import DenseCache
 from specdec_ref.models.llama import Llama
@@ -68,7 +69,7 @@ def changed_keys(model: Llama, tokens: Sequence[int], place: int, other: int) ->
         raise ValueError(f"there are {len(tokens)} tokens: give a place from 0 to {len(tokens) - 1}")
     changed = [*tokens[:place], other, *tokens[place + 1 :]]
     keys = []
-    for text in (tokens, changed):
+    for text in progress((tokens, changed), "texts"):
         cache = model.new_cache(len(text))
         assert isinstance(cache, DenseCache)
         model.forward(torch.tensor(text, device=model.device), cache, slice(0))

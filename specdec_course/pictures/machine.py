@@ -126,7 +126,7 @@ def decode_verdict(times: DecodeTimes, tolerance: float = 0.3) -> str:
     """Whether the prediction holds within `tolerance`, in words for both outcomes."""
     allowed = f"{100 * tolerance:.0f}%"
     if times.within(tolerance):
-        return f"Round by round, the prediction is {times}: within {allowed}, and nothing was fitted."
+        return f"Round by round, the prediction is {times}: within {allowed}. Reading and overhead explain the step."
     direction = "slower" if times.ratio < 1 else "faster"
     return (
         f"Round by round, the prediction is {times}: not within {allowed}. The step was {direction} than bytes, "

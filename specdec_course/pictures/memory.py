@@ -15,22 +15,23 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from specdec_course.pictures.plots import BLUE, GREEN, LIGHT_GREY, ORANGE, RED, SKY, new_figure
+from specdec_course.progress_line import progress
 from specdec_course.simulate import Holding, Lengths, Policy, Waste, block_utilisation, serve_contiguous, serve_paged
 from specdec_ref.cache import BlockPool
 from specdec_ref.kernels.attention import paged_attention
 
 _WASTE = (
-    ("token_states", "hold a token", GREEN, ""),
-    ("reserved", "will hold one later", SKY, "//"),
-    ("internal", "never will", RED, "xx"),
-    ("external", "lost to the allocator", ORANGE, ".."),
-    ("free", "free, too few for the next request", LIGHT_GREY, ""),
+    ("token_states", "holds a token", GREEN, ""),
+    ("reserved", "reserved, for later", SKY, "//"),
+    ("internal", "reserved, never used", RED, "xx"),
+    ("external", "free, but in pieces (or rounded up)", ORANGE, ".."),
+    ("free", "free, too little for a request", LIGHT_GREY, ""),
 )
 _FREE, _TOKEN, _LATER, _NEVER = range(4)
 _LEGEND = (
     (_TOKEN, "holds a token (one shade per request)", GREEN),
-    (_LATER, "reserved, will hold one later", SKY),
-    (_NEVER, "reserved, never will", RED),
+    (_LATER, "reserved, for later", SKY),
+    (_NEVER, "reserved, never used", RED),
     (_FREE, "free", LIGHT_GREY),
 )
 _GRAIN = 16  # slots in a row of the map
@@ -183,7 +184,7 @@ def block_costs(
     """
     tasks = {size: _block_tasks(size, context, *heads) for size in sizes}
     best = {size: [np.inf, np.inf] for size in sizes}
-    for _ in range(repeats):
+    for _ in progress(range(repeats), "rounds"):
         for size, pair in tasks.items():
             for i, task in enumerate(pair):
                 start = time.perf_counter()

@@ -59,10 +59,10 @@ def together_words(alone: Mapping[str, Race], both: Race) -> str:
         f"Alone: {parts}. Both would give {product:.1f}x if neither got in the other's way; they give {both.ratio:.1f}x"
     )
     if both.interval[1] < best.interval[0]:
-        return f"{head}, slower than {name} alone: they spend the same idle time, and each takes it from the other."
+        return f"{head}, slower than {name} alone."
     if both.interval[0] <= best.interval[1]:
-        return f"{head}, about as much as {name} alone: they spend the same idle time."
+        return f"{head}, about as much as {name} alone."
     if both.interval[1] < product:
         share = both.ratio / product
-        return f"{head}, {share:.0%} of that: more than either alone, less than the product: they share the idle time."
+        return f"{head}, {share:.0%} of that: more than either alone, less than the product."
     return f"{head}: here they hardly got in each other's way."

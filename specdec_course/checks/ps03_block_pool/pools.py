@@ -245,7 +245,10 @@ def act(
     prompt = arguments[0] if arguments and isinstance(arguments[0], tuple) else ()
     first = scene.leads.get(tuple(prompt[:size]), 0)
     easy = first != 0 and scene.refs[first] == 0 and len(prompt) > 2 * size
-    lines = [f"{x} {table}" for x, table in tables.items() if table] + [f"counts {refs}", f"free {free}"]
+    lines = [f"{x} {table}" for x, table in tables.items() if table or scene.tables.get(x)] + [
+        f"counts {refs}",
+        f"free {free}",
+    ]
     if scene.holds or scene.texts:
         lines += [f"block {b} has the hash of {list(p) if p != 'unknown' else '?'}" for b, p in enumerate(hashes) if p]
         lines += [f"cached leads to {sorted(cached.values())}"]

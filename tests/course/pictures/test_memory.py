@@ -51,7 +51,7 @@ def test_the_map_is_drawn_in_the_colours_of_its_legend_and_told_in_words():
     image = figure.axes[0].images[0]
     assert image.get_array().shape == (256, 32, 3) and figure.axes[0].get_title() == "one"
     assert to_hex(image.get_array()[0, 0]) == "#009e73", "request 0, the first token"
-    assert "reserved, never will" in memory_words(maps) and memory_words(maps).startswith("one: 3% holds a token")
+    assert "reserved, never used" in memory_words(maps) and memory_words(maps).startswith("one: 3% holds a token")
 
 
 WASTE = {
@@ -70,7 +70,9 @@ def test_waste_bars_are_the_shares():
         assert last.get_x() + last.get_width() == pytest.approx(100)
     assert [t.get_text() for t in ax.texts] == ["7.0 requests\n0 preemptions", "33.9 requests\n5 preemptions"]
     assert len({(to_hex(g[0].get_facecolor()), g[0].get_hatch()) for g in ax.containers}) == 5
-    assert waste_words(WASTE).startswith("one: 20.0% hold a token, 10.0% will hold one later, 50.0% never will")
+    assert waste_words(WASTE).startswith(
+        "one: 20.0% holds a token, 10.0% reserved, for later, 50.0% reserved, never used"
+    )
 
 
 def test_block_costs_are_measured_for_each_size():

@@ -35,6 +35,20 @@ def no_return_for_new_text(tokens, gamma):
             return tokens[i + 2 : i + 2 + gamma]
 
 
+def misses_pairs_that_share_a_token(tokens, gamma):
+    for i in range(len(tokens) - 4, -1, -1):
+        if tokens[i : i + 2] == tokens[-2:]:
+            return tokens[i + 2 : i + 2 + gamma]
+    return []
+
+
+def never_looks_at_the_beginning(tokens, gamma):
+    for i in range(len(tokens) - 3, 0, -1):
+        if tokens[i : i + 2] == tokens[-2:]:
+            return tokens[i + 2 : i + 2 + gamma]
+    return []
+
+
 def no_own_token(guesses, choices):
     kept = []
     for guess, choice in zip(guesses, choices):
@@ -64,6 +78,8 @@ WRONG = {
         repeats_the_two: "the two tokens themselves",
         forgets_the_limit: "more than gamma",
         no_return_for_new_text: "is there a return",
+        misses_pairs_that_share_a_token: "the search starts too early",
+        never_looks_at_the_beginning: "the search ends too early",
     },
     "round": {
         no_own_token: "own token is missing",

@@ -35,6 +35,10 @@ def does_not_grow(prompt, new_tokens):
     return prompt * new_tokens
 
 
+def counts_forward_passes(prompt, new_tokens):
+    return new_tokens
+
+
 def keeps_keys_only(layers, kv_heads, head_dim, bytes_per_number):
     return layers * kv_heads * head_dim * bytes_per_number
 
@@ -67,6 +71,10 @@ def cuts_users(memory, weights, per_user, usable):
     return max(0, (usable * memory - weights) / per_user)
 
 
+def rounds_users_up(memory, weights, per_user, usable):
+    return max(0, -int(-(usable * memory - weights) // per_user))
+
+
 WRONG = {
     "step": {
         forgets_itself: "meets itself",
@@ -74,10 +82,11 @@ WRONG = {
         returns_the_old_cache: "without the new token",
         returns_the_output_alone: "Three tensors are wanted",
     },
-    "passes": {
+    "tokens": {
         has_a_cache: "that is with a cache",
         counts_the_first_new_token_too_early: "the prompt alone",
         does_not_grow: "one token more than the last",
+        counts_forward_passes: "the number of forward passes",
     },
     "bytes": {
         keeps_keys_only: "a key *and* a value",
@@ -90,5 +99,6 @@ WRONG = {
         forgets_the_weights: "the weights take memory",
         goes_below_zero: "0 users",
         cuts_users: "round down",
+        rounds_users_up: "rounded up",
     },
 }

@@ -90,6 +90,12 @@ def only_lets_go(pool, table, length):
     let_go(pool, table[-(-length // pool.block_size) :])
 
 
+def lets_go_from_the_front(pool, table, length):
+    keep = -(-length // pool.block_size)
+    let_go(pool, table[keep:][::-1])
+    del table[keep:]
+
+
 def all_of_it(n_tokens, block_size):
     return n_tokens // block_size
 
@@ -123,6 +129,7 @@ WRONG = {
         rounds_down: "rounded down",
         only_shortens: "it can never be free again: a leak",
         only_lets_go: "it will be free while it is read",
+        lets_go_from_the_front: "its last block first",
     },
     "reusable": {
         all_of_it: "its last token must be left over",
