@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# *30 minutes. You need what `make lab` has set up, and some Python. No GPU, and no network from here on.*
+# *35 minutes. You need what `make lab` has set up, and some Python. No GPU, and no network from here on.*
 #
 # By the end you will have watched a real model write one text twice, token by token and speculatively. You will know
 # where the speedup comes from, and why it is sometimes zero; and you will have written the heart of the algorithm
@@ -24,6 +24,9 @@ my_guess_for_a_rewrite = None
 
 # %% [markdown]
 # ## 1. A real model writes, token by token
+#
+# The next cell loads the model. The very first time it also unpacks the weights and compiles the forward pass for your
+# processor. That can take a minute, during which little or nothing is printed. Later starts take seconds.
 
 # %%
 from IPython.display import HTML
@@ -36,7 +39,8 @@ print(f"{target.config.n_weights / 1e6:.0f} million weights, {target.config.n_la
 
 # %% [markdown]
 # This is SmolLM2-135M-Instruct, a real trained model, small enough for any laptop. It is no great thinker. It need not
-# be: everything in this course holds for the large ones, too.
+# be: the algorithm and its proofs are the same for large models. Where size makes a difference, as it does for speed,
+# the lessons say so.
 #
 # A *token* is a word or a piece of one. In a *forward pass* the model reads the text so far and gives every token of its
 # vocabulary a score for coming next, its *logit*. Here we decode *greedily*: the token with the highest logit is
@@ -89,7 +93,11 @@ def round_tokens(guesses, choices):
 round_tokens = course.blank("00 round", round_tokens)
 
 # %% [markdown]
-# Those two functions are speculative decoding. Here they write, with nothing but the model's forward pass around them:
+# Those two functions are speculative decoding. Here they write, with nothing but the model's forward pass around them.
+#
+# One index deserves a closer look. The pass gives a choice after *every* token it reads: `choices[i]` is what the model
+# would write *after* token i. The text so far ends with token `len(tokens) - 1`, so `choices[len(tokens) - 1]` belongs to
+# the place of the first guess. The entries before it repeat what is long decided, and the slice drops them.
 
 # %%
 import torch
@@ -198,7 +206,7 @@ course.race_explorer(target, some, gamma=8)
 #
 # One run proves little. A fair race takes turns, plain, guessing, guessing, plain: a computer is sometimes busy, and
 # alternating the runs makes both suffer equally. We compare the time of *decoding*; reading the prompt takes equally
-# long either way. And we say "faster" only where chance alone would hardly say it: if both ways were equally fast, one of
+# long either way. And we say "faster" only where chance alone would rarely look like that: if both ways were equally fast, one of
 # them would win all six pairs of runs in only 2 of 64 races, or 3%.
 
 # %%
@@ -274,23 +282,26 @@ course.show(
 )
 
 # %% [markdown]
-# Nothing in the prediction was timed in the race: it knows how long passes take, and how many tokens the rounds gave.
-# Where a triangle lies far from its bar, the machine was busy during one of the two measurements.
+# Nothing in the prediction was timed in the race: it knows how long passes take, and how many tokens the rounds gave. It
+# leaves out whatever else a round does: finding guesses, comparing them, taking wrong ones out of the cache, and the
+# Python code around all that. And its passes follow 64 tokens of text, those of the race a longer text. So expect it to
+# promise somewhat too much. (A busy machine can push either number up or down; that is why the race has dots.)
 #
-# The last column is what a user notices who waits for the whole answer. The prompt's pass takes equally long in both
-# arms, so it pulls every speedup towards 1; the shorter the answer, the more. Lesson 06 (still to come) finds out when
+# The last number of each line is what a user notices who waits for the whole answer. The prompt's pass takes equally long
+# in both arms, so it pulls every speedup towards 1; the shorter the answer, the more. Lesson 06 (still to come) finds out when
 # speculation *loses*.
 
 # %% [markdown]
 # ## 7. The same idle time, spent twice
 #
 # If reading weights is what takes the time, one can also read fewer bytes. The model's file holds its weights in 4 bits,
-# and `load_model()`, above, has left them so where this machine can multiply such weights. Most libraries expand them to
-# 16 bits or more; `weights="full"` does so here. That makes two optimisations, 4-bit weights and guesses, and four ways
-# to write a text.
+# but for the output head, which has 8; and `load_model()`, above, has left them so where this machine can multiply such
+# weights. Most libraries expand them to 16 bits or more; `weights="full"` does so here. That makes two optimisations,
+# 4-bit weights and guesses, and four ways to write a text.
 #
 # **Guess first:** suppose guesses alone make it 4 times as fast, and 4-bit weights alone twice as fast. How many times as
-# fast will both together make it?
+# fast will both together make it? (Your machine's numbers will be others. So look at how you got your guess: is it the
+# product, the larger of the two, or something between? The answer says which of these happened here.)
 
 # %%
 my_guess_for_both = None
@@ -324,11 +335,19 @@ for n, c in full_cost.items():
     print(f"a pass over {n} tokens costs {c:.2f} passes over one with full weights, {cost[n]:.2f} with 4-bit weights")
 
 # %% [markdown]
-# Two optimisations that live on the same idle time cannot simply be multiplied. With fewer bytes to read a pass waits
-# less. Where the last column above is the higher one, extra tokens find less idle time to fill, and guesses gain less
-# than they did with full weights. That makes neither of them wrong. It means that a speedup is always *over something*, and that a technique has to be measured on top of what you
-# already have. `specdec bench` on the command line does so for six kinds of text, and against other libraries if you
-# ask it to.
+# **A word on the 4-bit speedup.** Compare it with the bytes: if the step had only become shorter by what it no longer reads,
+# the speedup would be the ratio of the two numbers of MB. Where it is larger, the rest is *other code*: full weights go
+# through PyTorch, operation by operation, while 4-bit weights go through one compiled pass of this package. A race compares
+# two programs as they are; it does not say which difference between them made the gain.
+#
+# Guesses live on the time that a pass over one token leaves unused. Whatever makes that pass faster also changes how much
+# there is to live on. Compare the two costs in each line: where the 4-bit figure is the larger one, extra tokens find less
+# idle time to fill, and guesses gain less than they did with full weights. (A cost below 1 means that the pass over one
+# token was the slower of the two: either its kernel is a slow one, or the machine was busy while it was measured.)
+#
+# So a speedup is always *over something*, two speedups cannot simply be multiplied, and a technique has to be measured on
+# top of what you already have. `specdec bench` on the command line does so for six kinds of text, and against other
+# libraries if you ask it to.
 
 # %% [markdown]
 # ## 8. Is it always the same text?
@@ -358,7 +377,7 @@ for n, c in full_cost.items():
 # | accept, reject | a drafted token is accepted if it is what the target wants there; after the first rejected one none is tested |
 # | round | one draft, one pass of the target, and what both add to the text |
 # | correction, bonus, plain | the target's own token at the end of a round: after a rejection, after none, or where nothing was drafted |
-# | acceptance rate (α) | accepted over tested |
+# | acceptance rate (α) | accepted over tested (beware: vLLM's logs divide by *drafted* and use the same name) |
 # | prefill, decode | reading the prompt in one pass; writing the answer, round by round |
 # | KV cache | what the model keeps of earlier tokens, so that a pass need read only the new ones (lesson 02) |
 # | distribution | which tokens may come next, and how probable each is |
@@ -381,7 +400,8 @@ for n, c in full_cost.items():
 # **3. Eight guesses are drafted, the third is wrong. How many were tested, and what is the acceptance rate of this round?**
 #
 # <details><summary>8 tested; 2 of 8, or 25%</summary>No: the guesses after the third were never looked at. They may have
-# been right or wrong; the text they belong to was not written. 2 of 8 is *accepted per drafted*, another number.</details>
+# been right or wrong; the text they belong to was not written. 2 of 8 is *accepted per drafted*, another number,
+# which is the one that vLLM logs as its acceptance rate.</details>
 # <details><summary>3 tested; 2 of 3, or 67%</summary>Yes: two right ones and the wrong one.</details>
 #
 # **4. A better drafter doubles the number of accepted tokens. What does that do to the quality of the text?**
@@ -401,8 +421,8 @@ for n, c in full_cost.items():
 # ## In production
 #
 # What you ran here is known as *prompt lookup decoding* or *n-gram speculation*; drafting more where the match is longer
-# comes from *suffix decoding*. In transformers it is `model.generate(..., prompt_lookup_num_tokens=8)`, and a draft model
-# is `assistant_model=`. In vLLM it is `speculative_config={"method": "ngram", "num_speculative_tokens": 8,
+# comes from *suffix decoding* (vLLM has that, too: `"method": "suffix"`). In transformers lookup is
+# `model.generate(..., prompt_lookup_num_tokens=8)`, and a draft model is `assistant_model=`. In vLLM lookup is `speculative_config={"method": "ngram", "num_speculative_tokens": 8,
 # "prompt_lookup_max": 3}`; TensorRT-LLM calls it `NGramDecodingConfig`.
 
 # %% [markdown]

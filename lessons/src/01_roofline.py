@@ -10,7 +10,7 @@
 # %% [markdown]
 # ## A question first
 #
-# A model with 70 billion weights in 16 bit writes text for *one* user on an NVIDIA H100, a chip that does 989 trillion
+# A model with 70 billion weights in 16-bit precision writes text for *one* user on an NVIDIA H100, a chip that does 989 trillion
 # operations per second and reads its memory at 3.35 terabytes per second. The software is perfect. How many tokens per
 # second can it write at most? And what fraction of the time are the arithmetic units busy? Write down a guess; nobody
 # sees it.
@@ -78,8 +78,11 @@ print(course.check("70B on those chips", my_tokens_per_second))
 # From here on we speak of *one* H100, as if its memory were large enough. Two that share the work evenly take half of
 # every time below, and all ratios stay the same.
 #
-# **What the article says.** This course grew out of an article on speculative decoding. Each of its claims stands here
-# where it belongs, with what holds, computed now. These five are about the step that you just worked out.
+# **What the article says.** This course grew out of an article published online, "Demystifying Speculative Decoding: Build
+# 3x Faster LLM Inference Engines From Scratch". You need not know it, and nothing here depends on it. But its claims are
+# good practice in reading critically, so each of them appears in the lesson where it belongs, beside what we compute.
+# They are numbered in the order of the article, which is not that of the lessons. These five are about the step that you
+# just worked out.
 
 # %%
 from IPython.display import HTML
@@ -120,8 +123,10 @@ for intensity in (1, 10, 100, 1000):
 
 # %% [markdown]
 # Drawn against the intensity, this function is the roof: a slope whose steepness is the bandwidth, and a flat part as high
-# as the rate. They meet at the ridge. The article draws it differently, and its drawing can't be read: its flat roof
-# covers the slope's side too, and both regions lie to the right of the slope.
+# as the rate. They meet at the ridge. That is the drawing on the right, and the one to remember.
+#
+# **What the article says.** It draws the picture differently, on the left. Can you say what is wrong there before you read
+# on? (The axes have no numbers, as in the article.)
 
 # %%
 assert attainable(0.5 * rate / bandwidth, rate, bandwidth) < 0.51 * rate, "left of the ridge the peak is out of reach"
@@ -132,12 +137,18 @@ course.show(
     "at the ridge. Memory-bound is under the slope, compute-bound under the flat part.",
 )
 
+# %% [markdown]
+# In the article's drawing the flat roof reaches over the slope's side, too, as if the peak could be had at any intensity;
+# and both regions lie to the right of the slope, though memory-bound work is what lies under it.
+
 # %%
 HTML(course.claims_html(3, 39))
 
 # %% [markdown]
 # A peak *with sparsity* (look for the asterisk in datasheets) doubles the ridge on paper, and whoever divides by it reports
-# half of the true utilisation. The package's table of chips holds dense rates only, each with its source and date:
+# half of the true utilisation. The package's table of chips holds dense rates only, each with its source and date. (Real
+# kernels reach neither number of a datasheet. They usually miss the rate by more than the bandwidth, so the ridge that
+# software meets lies somewhat further left.)
 
 # %%
 HTML(course.table_html(("chip", "TFLOP/s, 16 bit", "TB/s", "GB", "ridge, FLOP/byte", "as of"), course.chips_rows()))
@@ -159,7 +170,7 @@ course.show(
 # %% [markdown]
 # The tokens' own numbers move as well: into the layer and out of it. Beside large matrices they are few, but they keep
 # the intensity of a long prompt from growing without end. **Your turn:** the intensity of one layer with `width` x `width`
-# weights, for n tokens, everything in 16 bit.
+# weights, for n tokens, everything in 16-bit precision.
 
 
 # %%
@@ -221,7 +232,8 @@ HTML(course.claims_html(4, 14))
 #
 # A server decodes for a *batch* of users at a time. The **linear layers** multiply by weights, and the whole batch shares
 # one reading of those: with 64 users their intensity is 64 times as high. **Attention** reads each user's *own* cache, and
-# batching does not make that cheaper: its intensity stays where it was.
+# batching does not make that cheaper: however large the batch, its intensity stays where it was. (Drafts do raise it, since
+# the drafted tokens of one user share that user's cache.)
 #
 # These are different programs on the chip (*kernels*), and they run one after the other. So while attention waits for
 # memory, the linear layers' arithmetic cannot use the idle units: its turn is over. The time of a pass is a **sum of
@@ -308,6 +320,16 @@ course.show(
 )
 
 # %% [markdown]
+# **Mixtures of experts.** All of this was about *dense* models, in which every token uses every weight. Many large models
+# are mixtures of experts (MoE): each layer has many sets of weights, the *experts*, and each token goes through only a few
+# of them. One token reads little then. But six tokens go through different experts, so a verification reads more weights
+# than a decode step. For one user, with experts chosen at random, this package's arithmetic gives 3.0 decode steps for a
+# verification of 5 drafts by `mixtral-8x7b`, 3.5 by `deepseek-v3` and 4.1 by `gpt-oss-120b`, where `llama-3-70b` has 1.0.
+#
+# So the cheap verification of section 3 is a property of dense models. For a mixture drafts must be better to pay, at
+# least for one user. (In a large batch most experts are read anyway.)
+
+# %% [markdown]
 # ## 5. Move the points
 #
 # Now with Llama-3-8B, which fits on one H100. Each pass is two points: linear layers and attention. Answer by moving:
@@ -343,7 +365,8 @@ course.kernels_explorer()
 # - **Computing:** the product of two large matrices, which stay in the caches. How many FLOP per second?
 #
 # We repeat every measurement and keep the fastest: other programs can only slow it down. But if they never pause, the
-# fastest is too slow as well, so first we look.
+# fastest is too slow as well, so first we look. (The measurements of this section and the next take a few seconds each,
+# and loading a model's full weights does, too.)
 
 # %%
 print(course.others_text())
@@ -355,6 +378,12 @@ machine = measure_machine(seconds=8, nbytes=2**29, progress=course.progress)
 head = ("format", "threads", "GB/s", "GFLOP/s", "ridge, FLOP/byte", "rounds, of the best GB/s")
 print(machine.name, "- measured on this machine, now")
 HTML(course.table_html(head, course.machine_rows(machine)))
+
+# %% [markdown]
+# The memory does not know number formats. So if one format reads fewer bytes per second than another here, its *kernel* is
+# what holds it back, not the memory: these are speeds that decoding reaches with the software at hand, and the memory's own
+# speed is at least the highest of them. The ridge in each row is that of its format and its threads, with the bandwidth
+# that this format reached.
 
 # %%
 from specdec_ref import load_model
@@ -377,8 +406,9 @@ print(f"{h100.rate() / mine.rate(dtype):,.0f} times as fast.")
 # From here on: one thread and its CPU-time clock, which stops while other programs run. So it works on a busy machine too.
 # (Lesson 00 used all threads and 4-bit weights; its curve of costs is another one.)
 #
-# A program can't read your memory's datasheet, so the roof is drawn through the best of everything that we measure: the
-# true one may lie higher, never lower.
+# A program can't read your memory's datasheet, so the roof is drawn through the best of everything that we measure, in
+# any format: the true one may lie higher, never lower. That gives this roof a bandwidth, and so a ridge, of its own, for one
+# thread; do not expect those of the table above.
 
 # %%
 import time
@@ -413,12 +443,16 @@ print(course.layer_words(points, roof, dtype))
 # For each token SmolLM2 has to read all its weights, like any model. You know how many bytes that is, and how many come in
 # per second. But a small model has a second cost, the framework: Python, the calls into PyTorch, hundreds of tiny
 # operations. In a large model they hide behind the reading; here they don't. So we measure them apart, with a model of *the
-# same graph but 64 wide*, which has hardly any weights. (Before each layer we flush the caches, untimed, because in the
-# real model the weights do that.)
+# same graph but 64 wide*, which has hardly any weights. (One detail: a processor keeps what it has just used in small fast
+# memories of its own, its *CPU caches*, which have nothing to do with the key-value cache. In the real model each layer's
+# weights push everything else out of them. The narrow model is too small to do so, and would look too fast. So we empty
+# the CPU caches before each of its layers, while the clock stands still.)
 #
 # $$T_\text{predicted} = \frac{\text{bytes}}{\text{bandwidth}} + T_\text{overhead}$$
 #
-# No term is fitted to the measured step. Your guess first: what percentage of a step of SmolLM2 is overhead?
+# The measured step itself enters neither term. But mind which bandwidth this is: that of the same kernel on other weights of
+# the same format, not the memory's. So the test is whether reading and overhead *add up* to a step, not whether the kernel
+# reads as fast as the memory could deliver. Your guess first: what percentage of a step of SmolLM2 is overhead?
 
 # %%
 my_guess_overhead_percent = None
@@ -465,7 +499,8 @@ print(course.cost_words(ranges, predicted))
 # matrix rate of large products, and attention adds work of its own. Lesson 06 (still to come) therefore predicts speedups
 # with the *measured* curve; the roofline is for chips that you cannot measure.
 #
-# **What the article says.** You have just tested its central claim, 13, on your own machine.
+# **What the article says.** Claim 13 is its central one. What you measured speaks to it, for a small model on your machine;
+# but as you saw, a flat curve may come from idle arithmetic, as the claim has it, or from a slow kernel for one token.
 
 # %%
 HTML(course.claims_html(13, 32))
@@ -473,7 +508,7 @@ HTML(course.claims_html(13, 32))
 # %% [markdown]
 # ## Check yourself
 #
-# **1. You keep the weights in 4 bits instead of 16, and the arithmetic in 16 bit. What happens to decode on the
+# **1. You keep the weights in 4 bits instead of 16, and the arithmetic in 16-bit precision. What happens to decode on the
 # roofline?**
 #
 # <details><summary>It moves left: less work</summary>The operations stay the same: each weight is still multiplied and
@@ -515,8 +550,9 @@ HTML(course.claims_html(13, 32))
 # ## In production
 #
 # - **vLLM** caps the tokens of a pass with `max_num_batched_tokens` and the sequences with `max_num_seqs`, and mixes
-#   pieces of prompts into decode passes (*chunked prefill*): arithmetic that comes free with a reading. **TensorRT-LLM**
-#   has `max_num_tokens` and `max_batch_size` for the same.
+#   pieces of prompts into decode passes (*chunked prefill*): arithmetic that comes free with a reading, as long as the pass
+#   stays left of the ridge. A budget of several thousand tokens does not: then the users who decode in that pass wait for
+#   the prompt's arithmetic. **TensorRT-LLM** has `max_num_tokens` and `max_batch_size` for the same.
 # - **transformers** loads weights in fewer bits with `quantization_config=`; vLLM has `quantization=`. Both shorten the
 #   reading.
 # - **gpt-fast** prints the bandwidth that a generation achieved. Divided by the chip's peak that is *MBU*, model bandwidth
@@ -528,11 +564,12 @@ HTML(course.claims_html(13, 32))
 # ## What to remember
 #
 # - Time of a kernel ≥ max(bytes / bandwidth, FLOP / rate). Kernels run one after the other: their times add.
-# - In 16 bit, the intensity of a linear layer is about its number of tokens; the ridge of a datacentre chip is in the
+# - In 16-bit precision, the intensity of a linear layer is about its number of tokens; the ridge of a datacentre chip is in the
 #   hundreds.
-# - Decode lies far left. Verification climbs the slope and stays left: that is why it is cheap for one user.
-# - Batching climbs the same slope, so it competes with speculation for the same slack. Attention does not climb: caches
-#   are not shared.
+# - Decode lies far left. Verification climbs the slope and stays left: that is why it is cheap for one user of a dense
+#   model. In a mixture of experts it reads more weights.
+# - Batching climbs the same slope, so it competes with speculation for the same slack. Attention does not climb with the
+#   batch: caches are not shared.
 # - A roofline is a limit. Measure before you promise, and count the framework's overhead apart.
 #
 # **Problem set.** [ps01-roofline](../exercises/ps01-roofline/ps01-roofline.ipynb), with a check below each part. (It leaves
@@ -541,7 +578,7 @@ HTML(course.claims_html(13, 32))
 # **Exercises.** (a) In the table of section 2: on which chip does 16-bit decode leave the most arithmetic unused? (By code:
 # `accelerators()` has them all; ask for `chip.ridge(chip.half_precision)`, since the oldest know no bf16.) (b) By hand,
 # then with `layer_intensity`: how long is a prompt before a layer of width 8,192 turns compute-bound on an H100? (c)
-# `mixtral-8x7b` in section 5, at batch 1: why does its verification cost more than that of a dense model?
+# `mixtral-8x7b` in section 5: raise the batch from 1 to 64. Why does its price *fall*, where that of a dense model rises?
 #
 # **Sources.** Williams, Waterman, Patterson 2009, *Roofline: an insightful visual performance model*; Pope et al. 2022,
 # *Efficiently scaling transformer inference* (arXiv 2211.05102); Chen et al. 2024, MagicDec (arXiv 2408.11049); chips'

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 03 · Paging the cache
 #
-# *105 minutes. You need lesson 02 (what a cache holds). No GPU.*
+# *110 minutes; the part marked "deeper" takes 15 more. You need lesson 02 (what a cache holds). No GPU.*
 #
 # By the end you will have written the core of a block pool: finding a position, sharing blocks, copying on write, rolling
 # back. You will know what a prefix cache may reuse and what it must recompute. You will have run a real engine on such a
@@ -60,9 +60,9 @@ maps = {
 course.show(course.memory_figure(maps), alt=course.memory_words(maps))
 
 # %% [markdown]
-# On the left, red is reserved for nothing. On the right there is no red, since that server knows the future. And yet: blue
-# space waits for tokens to come, and grey holes are too small for the next request, though together they would be large
-# enough. Pieces of different sizes never fit together well.
+# On the left, the dark orange is reserved for nothing. On the right there is none of it, since that server knows the future.
+# And yet: blue space waits for tokens to come, and grey holes are too small for the next request, though together they would
+# be large enough. Pieces of different sizes never fit together well.
 #
 # Operating systems had this problem in the 1960s. Their answer: cut memory into **blocks** of equal size, hand them out
 # one at a time, and let each process keep a table of where its blocks are. Let us build that for a cache.
@@ -116,8 +116,8 @@ course.show(course.pool_figure(pool, tables, lengths), alt=course.pool_words(poo
 # Neither sequence lies in one piece, and neither had to say how long it would become. The most that a sequence can waste
 # is the rest of its last block.
 #
-# **Try it:** set `n` to 4, then to 6. How many blocks does Ann hold then, and how many slots are wasted? (One of the two
-# ends in an error. What does it say, and is it right?) Set `n` back to 3 before you go on.
+# **Try it:** set `n` to 4. How many blocks does Ann hold then, and how many slots are wasted? Then set it to 6: the cell ends
+# in an error. What does the error say, and is it right? Set `n` back to 3 before you go on.
 #
 # **Your turn (1 of 5).** To read position i of a sequence you need only one small function: look up the block in the
 # table, add the offset in the block. Block b begins at slot `b * block_size`. Write it, and run the cell: your function
@@ -245,8 +245,8 @@ course.show(course.pool_figure(pool, tables, lengths, slots), alt=course.pool_wo
 # tokens into the cache, checks them all in one forward pass, and then removes those that were wrong. A guess may have
 # opened a new block, and that block should go back at once.
 #
-# **Your turn (4 of 5).** Keep the blocks that hold one of the first `length` tokens, release the others, and shorten the
-# table *in place*: `del table[k:]` does that.
+# **Your turn (4 of 5).** Keep the blocks that hold one of the first `length` tokens, release the others (the last one first, as
+# `release` does), and shorten the table *in place*: `del table[k:]` does that.
 
 
 # %%
@@ -280,7 +280,7 @@ assert grown - len(ann) == 2, "two blocks came back"
 # they hold is still there until they are handed out again. If a new prompt begins in the same way, it can take them.
 #
 # How is a block found? By a hash of what it holds. Is a hash of its tokens enough? Look at the keys of the *same token*,
-# at the same position, after different beginnings, in the real model:
+# at the same position, after different beginnings, in the real model. (Loading it takes some seconds.)
 
 # %%
 import torch
@@ -441,7 +441,8 @@ paged.truncate(0)  # gives all blocks back
 #
 # The engine takes the pool as an argument; nothing else changes. With `gamma=6`, each round writes up to six guessed
 # tokens into the cache and removes the wrong ones. The guesses are what followed the last words where they stood before in
-# the text. `trust=None` makes it guess boldly, all six even after a single matching word: we want to see wrong guesses.
+# the text. `trust=None` makes it guess boldly, all six even after a single matching word: we want to see wrong guesses. The
+# cell writes the text twice, on a dense cache and on the pool, which takes some seconds.
 
 # %%
 from specdec_ref import NGramDrafter, SpeculativeEngine
@@ -576,9 +577,13 @@ assert known > 0, "the last question found the system prompt"
 #
 # Back to the server of the beginning. Without reservations there is a new danger: all running requests grow, and at some
 # step no block is free. Then one of them has to give up its blocks, wait, and be computed again later: *preemption*. A
-# server makes that rare by keeping some blocks back when it admits requests. So here are five ways to hand out the same
-# 15,700 slots: reserve the longest; be told the answer's length, rounded up to a power of two; be told it exactly (by an
-# oracle that nobody has); and paging in blocks of 16, with 1% or with 20% of the blocks kept back.
+# server makes that rarer by holding some blocks in reserve when it admits requests; the share kept back is called a
+# *watermark*. So here are five ways to hand out the same 15,700 slots: reserve the longest; be told the answer's length,
+# rounded up to a power of two; be told it exactly (by an oracle that nobody has); and paging in blocks of 16, with 1% or with
+# 20% of the blocks kept back.
+#
+# (The three that reserve use a *buddy allocator*, as earlier servers did: it halves memory again and again, and hands out
+# pieces whose size is a power of two. What this rounding takes is counted with the holes between the pieces.)
 
 # %%
 systems = {
@@ -600,14 +605,17 @@ print(f"{greedy.preemptions} preemptions, {greedy.preemptions / len(prompts):.1f
 assert careful.preemptions < 0.01 * len(prompts) < greedy.preemptions
 
 # %% [markdown]
-# The honest number is the one with hardly any preemptions. The bar above it looks better, but each preemption is work done
-# twice, and a text that stalls in the middle. (Requests always wait here, which is the hardest case.) Nor is a larger
-# batch the same as throughput: lesson 13, still to come, measures that.
+# The more a server keeps back, the smaller its batch and the rarer its preemptions. Where to stop is a choice (try
+# `watermark=0.05`): each preemption is work done twice, and a text that stalls in the middle. A gain that is quoted without
+# its preemptions says little, so we quote the one with hardly any. (Requests always wait here, which is the hardest case; a
+# server that is not full all the time needs far less in reserve.) Nor is a larger batch the same as throughput: lesson 13,
+# still to come, measures that.
 #
-# The three kinds of waste have names: *reserved* (will be used later), *internal* (inside a reservation, never used),
-# *external* (between reservations). Paging has no external fragmentation; the other two are at most one block per
-# sequence. Kwon et al. measured on real traffic that 20% to 38% of the memory of earlier systems held tokens, and 96% of
-# theirs. Our requests are drawn at random: the same picture, not the same digits. And here it is over time:
+# The kinds of waste have names in the paging paper: *reserved* (for later), *internal* fragmentation (inside a reservation,
+# never used), *external* fragmentation (free, but in pieces that are too small). Paging has none of the third; the other two
+# are at most one block per sequence. Kwon et al. replayed requests with the lengths of real chats: 20% to 38% of the memory
+# of earlier systems held tokens, and 96% of theirs. Our lengths are drawn at random: the same picture, not the same digits.
+# And here it is over time:
 
 # %%
 maps = {
@@ -625,9 +633,11 @@ costs = course.block_costs((1, 4, 16, 64, 256), prompts + outputs)
 course.show(course.block_cost_figure(costs), alt=course.block_cost_words(costs))
 
 # %% [markdown]
-# Small blocks cost time: each is an entry to look up, a separate piece to read, and a hash to compute. Large blocks cost
-# memory. Compare 16, the usual choice, with 4: how much more time do the smaller blocks take here, and how much memory is
-# left for them to save? Large blocks also share less: only whole blocks of a common prefix can be reused.
+# A block costs something, whatever its size: an entry to look up, a separate piece to read, a hash to compute. The left
+# panel shows which of these you would notice on this machine; here all blocks are copied together before attention begins,
+# and on a GPU whose kernel reads each block where it lies, very small ones read badly, too. Large blocks cost memory.
+# Compare 16, the usual choice, with 4: how much more time do the smaller blocks take, and how much memory is left for them
+# to save? Large blocks also share less: only whole blocks of a common prefix can be reused.
 #
 # **On paper.** A prompt of 100 tokens, four samples of 50 tokens each, blocks of 16. How many blocks do they take at full
 # length, shared?
@@ -670,11 +680,12 @@ print(
 )
 print(": too small a difference for this clock" if ratios[3] < 1 < ratios[9] else "")
 
-# %% [markdown]
-# **On a GPU** there is no need to copy: a kernel can read each block where it lies. That is *PagedAttention* proper (in
-# this package `specdec_ref.kernels.triton_paged`). Does it pay? You need no GPU to find out. Here is a recorded run: one
-# layer's attention for one sequence, with the heads of Llama-3-8B. The dash-dotted line is the floor of lesson 01: the
-# cache's bytes, divided by the memory's 4.8 TB/s. Before you run the cell, guess how close to that line a kernel comes.
+# %% [markdown] jp-MarkdownHeadingCollapsed=true
+# ### Deeper: a kernel that reads through the table
+#
+# You need no GPU for this part, but it helps to have met one. Here is a recorded run: one layer's attention for one
+# sequence, with the heads of Llama-3-8B. The dash-dotted line is the floor of lesson 01: the cache's bytes, divided by the
+# memory's 4.8 TB/s. Before you run the cell, guess how close to that line a kernel comes.
 
 # %%
 import json
@@ -698,15 +709,21 @@ for tokens in (1, 5):
 # and 1,024 tokens "kernel" and "unsplit" run the very same code. Only at the right end does reading the cache take the time.
 #
 # There the kernel is about four times as fast as dense attention, but not because of paging. Compare "kernel" with
-# "unsplit". How many programs (groups of threads that share their work) does each start? Unsplit, one per key head: only
-# eight programs read a long context while the rest of the chip idles; even copying first is faster, since the whole chip
-# takes part. The kernel cuts a long context into parts, starts a program for each, and combines their softmaxes (*flash
-# decoding*). The dense call does not seem to split. And with 27% at best, none of them comes near the floor: there is work
-# left for lesson 11, still to come.
+# "unsplit", the same kernel with one setting changed. A kernel runs as many *programs* side by side, each a group of threads
+# with a part of the work. Unsplit, there is one program per key head: only eight of them read a long context while the rest
+# of the chip idles. Even copying first is faster, since the whole chip takes part in that. The kernel cuts a long context
+# into parts and starts a program for each. Each computes the softmax of its part, and the parts are then weighted by their
+# sums and added (*flash decoding*).
+#
+# Two warnings. "Dense" is PyTorch's own attention call, without any tuning. And with 27% of the memory's speed at best, our
+# kernel is a simple one: it says what splitting is worth, not how fast paged attention can be. Tuned libraries
+# (FlashAttention, FlashInfer) come much nearer to the floor, and production servers use those. Lesson 11 is still to come.
 #
 # **Five new tokens**, a verification of four drafts, should cost one reading of the cache, just as one token does. Here
-# they cost more than twice as much. With four query heads per key head they make 20 rows; a program of this kernel holds
-# 16, so it reads the cache twice. Details of that size decide whether speculation pays at long contexts.
+# they cost more than twice as much. One reason is in the shape: four query heads per key head and five tokens make 20 rows,
+# and a program of this kernel holds 16, so each part of the cache has to be read twice. That explains a factor of two at
+# most; what makes up the rest, this record does not say. Details of that size decide whether speculation pays at long
+# contexts.
 
 # %% [markdown]
 # ## 11. What the article says about paging
@@ -765,7 +782,7 @@ HTML(course.claims_html(11, 12))
 # | `cached`, `hash_block` | `cached_block_hash_to_block`; the hash covers the parent's hash, the tokens and extra keys |
 # | the extra key | LoRA, images, and `cache_salt`, which keeps tenants apart: otherwise response times tell who asked what |
 # | `reuse_prefix`, `extend` | `KVCacheManager.get_computed_blocks`, `.allocate_slots` |
-# | the prefix cache itself | `enable_prefix_caching` |
+# | the prefix cache itself | `enable_prefix_caching`, on by default |
 # | no block left | *preemption*: a request's blocks are freed and it is recomputed later; a warning counts them, and the documentation suggests a larger `gpu_memory_utilization` or a smaller `max_num_seqs` |
 #
 # vLLM's first engine forked and copied on write as we do here. The present one keeps block tables append-only: samples of
