@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from specdec_ref.draft import NGramDrafter as NGramDrafter, DraftModelDrafter as DraftModelDrafter
     from specdec_ref.draft import EagleDrafter as EagleDrafter, SuffixDrafter as SuffixDrafter
     from specdec_ref.draft import EarlyExitDrafter as EarlyExitDrafter, CombinedDrafter as CombinedDrafter
+    from specdec_ref.draft import BlockDrafter as BlockDrafter, MedusaDrafter as MedusaDrafter
     from specdec_ref.engine.control import Controller as Controller
     from specdec_ref.cache import PagedKVPool as PagedKVPool
 

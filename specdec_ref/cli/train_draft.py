@@ -9,6 +9,9 @@ import click
 
 from specdec_ref.cli.options import model_option
 
+KINDS = ("eagle", "block", "medusa", "lm")
+"""As in `train.kinds`, which takes seconds to import."""
+
 
 @click.group("train-draft", short_help="Make training data and train drafts.")
 def train_draft() -> None:
@@ -115,7 +118,9 @@ def _show(seed: int) -> None:
 
 
 @train_draft.command("run", short_help="Train a draft on a folder of data.")
-@click.option("--kind", required=True, type=click.Choice(["eagle", "lm"]), help="EAGLE-style head, or a draft LM.")
+@click.option(
+    "--kind", required=True, type=click.Choice(KINDS), help="EAGLE-style head, block drafter, Medusa heads, draft LM."
+)
 @click.option(
     "--data", required=True, type=click.Path(path_type=Path, exists=True, file_okay=False), help="From `data`."
 )
@@ -127,7 +132,8 @@ def _show(seed: int) -> None:
 @click.option(
     "--vocabulary", default=8192, show_default=True, type=click.IntRange(1), help="Tokens a head drafts from."
 )
-@click.option("--width", default=2.0, show_default=True, help="A head's feed-forward part, in the target's width.")
+@click.option("--width", type=float, help="Feed-forward part, in the target's width: 2 for eagle, 1 for block.")
+@click.option("--depth", default=1, show_default=True, type=click.IntRange(1), help="Layers of a block drafter.")
 @click.option("--learning-rate", default=1e-3, show_default=True)
 @click.option("--batch", default=8, show_default=True, type=click.IntRange(1), help="Answers per step.")
 @click.option("--anchors", default=512, show_default=True, type=click.IntRange(1), help="Trained places per step.")
@@ -148,7 +154,8 @@ def run_command(
     layers: str | None,
     places: int,
     vocabulary: int,
-    width: float,
+    width: float | None,
+    depth: int,
     learning_rate: float,
     batch: int,
     anchors: int,
@@ -165,10 +172,11 @@ def run_command(
     """
     from tqdm import tqdm
 
+    from specdec_ref.train.kinds import DraftOptions
     from specdec_ref.train.loop import RunOptions, State
-    from specdec_ref.train.run import DraftOptions, run
+    from specdec_ref.train.run import run
 
-    draft = DraftOptions(kind, _numbers(layers), vocabulary, places, width, start)
+    draft = DraftOptions(kind, _numbers(layers), vocabulary, places, width, depth, start=start)
     options = RunOptions(
         minutes, seed=seed, learning_rate=learning_rate, batch=batch, anchors=anchors, measure_every=measure_every
     )

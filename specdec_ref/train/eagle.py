@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from specdec_ref.draft.eagle_head import EagleConfig, EagleHead
 from specdec_ref.models.llama import Llama
-from specdec_ref.train.batches import Batch, Teacher, pick
-from specdec_ref.train.losses import draft_loss, place_weights
+from specdec_ref.train.batches import Batch, pick
+from specdec_ref.train.heads import HeadTraining, embed
 
 
 def new_head(model: Llama, tokens: Tensor, layers: tuple[int, ...] | None = None, width: float = 2.0) -> EagleHead:
@@ -35,28 +34,14 @@ def new_head(model: Llama, tokens: Tensor, layers: tuple[int, ...] | None = None
     return head
 
 
-class EagleTraining:
+class EagleTraining(HeadTraining):
     """How a head is trained and measured; see `loop.Training`."""
 
     kind = "eagle"
 
     def __init__(self, head: EagleHead, n_places: int = 5, decay: float = 4.0) -> None:
-        self.module, self.n_places, self.decay = head, n_places, decay
+        super().__init__(head, n_places, decay)
         self.layers = head.config.layers
-
-    def loss(self, batch: Batch, teacher: Teacher, blend: float) -> Tensor:
-        """Mean over the anchors' places, late ones weighing less."""
-        at, exists = batch.places(self.n_places)
-        weights = place_weights(self.n_places, self.decay) * exists  # [b, a, places]
-        total = torch.zeros(())
-        for k, state in enumerate(self.unroll(batch, teacher.model, self.n_places)):
-            chosen = exists[..., k]
-            wanted = pick(batch.last, at[..., k])[chosen]  # [n, hidden]
-            with torch.no_grad():
-                p = teacher.logits(wanted).float().softmax(-1)
-            each = draft_loss(teacher.logits(self.module.norm(state[chosen])), p, blend)
-            total = total + (each * weights[..., k][chosen]).sum()
-        return total / weights.sum()
 
     def unroll(self, batch: Batch, model: Llama, n_places: int) -> Iterator[Tensor]:
         """The head's output state `[b, a, hidden]` at place 1, 2, ...
@@ -71,9 +56,8 @@ class EagleTraining:
         fused = head.fused(
             [state[:, :-1] for state in batch.states]
         ).float()  # [b, s - 1, hidden], residuals in 32 bits
-        embedded = _embedded(model, ids[:, 1:])
         cos, sin = model.cos.float(), model.sin.float()
-        q_all, keys, values = head.projected(fused, embedded, cos[: s - 1], sin[: s - 1])
+        q_all, keys, values = head.projected(fused, embed(model, ids[:, 1:]), cos[: s - 1], sin[: s - 1])
         keys, values = keys.transpose(1, 2), values.transpose(1, 2)  # [b, kv, s - 1, d]
         seen = torch.arange(s - 1) <= t[..., None]  # [b, a, s - 1]: the target's states up to the anchor
         own_keys, own_values = list[Tensor](), list[Tensor]()
@@ -82,7 +66,7 @@ class EagleTraining:
             if k:
                 token = ids.gather(1, (t + 1 + k).clamp(max=s - 1))
                 place = (t + k).clamp(max=len(cos) - 1)
-                q, key, value = head.projected(state, _embedded(model, token), cos[place], sin[place])
+                q, key, value = head.projected(state, embed(model, token), cos[place], sin[place])
                 own_keys.append(key)  # [b, a, kv, d]
                 own_values.append(value)
             q = q.unflatten(2, (c.n_kv_heads, group))  # [b, a, kv, group, d]
@@ -95,27 +79,3 @@ class EagleTraining:
                 attended = attended + share[..., s - 1 + i, None] * value[:, :, :, None]
             state = head.finished(state, attended.reshape(b, a, -1))  # [b, a, hidden]
             yield state
-
-    @torch.no_grad()
-    def acceptance(self, batch: Batch, teacher: Teacher, n_places: int, temperature: float) -> Tensor:
-        """See `loop.Training.acceptance`."""
-        at, exists = batch.places(n_places)
-        text, out = batch.tokens(at), torch.zeros(at.shape)
-        own_id = torch.full((teacher.model.vocab_size,), -1)
-        own_id[teacher.vocabulary] = torch.arange(len(teacher.vocabulary))
-        log_p = teacher.log_probs_of_text(batch, temperature or 1.0)
-        for k, state in enumerate(self.unroll(batch, teacher.model, n_places)):
-            token = own_id[text[..., k]]  # -1 where the head does not know it
-            logits = teacher.logits(self.module.norm(state)).float()
-            if temperature == 0:
-                out[..., k] = (logits.argmax(-1) == token).float()
-                continue
-            log_q = (logits / temperature).log_softmax(-1).gather(-1, token.clamp(min=0)[..., None])[..., 0]
-            ratio = (log_q - log_p.gather(1, at[..., k])).clamp(max=0).exp()
-            out[..., k] = ratio * (token >= 0)
-        return out * exists
-
-
-def _embedded(model: Llama, ids: Tensor) -> Tensor:
-    """The target's embedding of `ids`, float32, without a gradient."""
-    return F.embedding(ids, model.embed.weight.detach()).float()

@@ -50,6 +50,12 @@ class Training(Protocol):
     def acceptance(self, batch: Batch, teacher: Teacher, n_places: int, temperature: float) -> Tensor:
         """`[b, a, n_places]`: the probability that place k is kept, given the text and that all before it were."""
 
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights that are stored."""
+
+    def sizes(self) -> dict[str, Any]:
+        """The sizes that are stored with them."""
+
 
 @dataclass(frozen=True)
 class RunOptions:

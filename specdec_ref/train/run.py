@@ -6,7 +6,7 @@ import datetime
 import json
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,42 +19,13 @@ from specdec_ref.models.fingerprint import fingerprint
 from specdec_ref.models.llama import Llama
 from specdec_ref.train.batches import Teacher, frequent_tokens, usable
 from specdec_ref.train.card import card
-from specdec_ref.train.draft_lm import DraftLMTraining, new_draft_lm
-from specdec_ref.train.eagle import EagleTraining, new_head
 from specdec_ref.train.evaluate import Walked, by_place, mean
+from specdec_ref.train.kinds import DraftOptions, make_training
 from specdec_ref.train.loop import RunOptions, State, Training, few_of_each, measure, temperature_of, train
 from specdec_ref.train.shards import Example, read_folder, read_recipe
 
 WEIGHTS, REPORT, CARD, VOCABULARY = "draft.safetensors", "report.json", "README.md", "vocabulary.json"
 LONGEST = 768
-KINDS = ("eagle", "lm")
-
-
-@dataclass(frozen=True)
-class DraftOptions:
-    """What is trained.
-
-    layers: for "eagle" the three whose states are read, for "lm" those that are kept; None is a choice of ours.
-    n_tokens: how many of the vocabulary are drafted ("eagle"). n_places: tokens per round. width: of the head's
-    feed-forward part, in multiples of the target's. start: an earlier draft of the same sizes to begin from.
-    """
-
-    kind: str
-    layers: tuple[int, ...] | None = None
-    n_tokens: int = 8192
-    n_places: int = 5
-    width: float = 2.0
-    start: Path | None = None
-
-
-def make_training(draft: DraftOptions, model: Llama, plain: Callable[[], Llama], tokens: Tensor) -> Training:
-    """The draft before training. plain: gives the target in float32, whose matrices can be read."""
-    if draft.kind == "eagle":
-        return EagleTraining(new_head(model, tokens, draft.layers, draft.width), draft.n_places)
-    if draft.kind == "lm":
-        n = model.config.n_layers
-        return DraftLMTraining(new_draft_lm(plain(), draft.layers or (0, 1, n - 2, n - 1)), draft.n_places)
-    raise ValueError(f"no kind of draft {draft.kind!r}: give one of {', '.join(KINDS)}")
 
 
 def run(
@@ -84,12 +55,12 @@ def run(
     if draft.start is not None:
         training.module.load_state_dict(_earlier(draft, target), strict=False)
     kept = data / "states" if keep_states else None
-    teacher = Teacher(model, training.layers, tokens if draft.kind == "eagle" else None, kept)
+    teacher = Teacher(model, training.layers, tokens if "tokens" in training.tensors() else None, kept)
     state = train(training, teacher, examples, measured, out, options, stop_after=stop_after, report=report)
     if state.progress(options) < 1:
         return None
     about = _about(training, draft, target)
-    write_draft(out / WEIGHTS, _tensors(training), about)
+    write_draft(out / WEIGHTS, training.tensors(), about)
     stored, _ = read_draft(out / WEIGHTS)
     training.module.load_state_dict(stored, strict=False)
     result = _report(training, teacher, measured, state, about, examples, options)
@@ -128,20 +99,14 @@ def measured_sets(examples: Sequence[Example]) -> dict[str, list[Example]]:
     return {name: [e for e in examples if f"{e.split} {e.temperature}" == name] for name in names}
 
 
-def _tensors(training: Training) -> dict[str, Tensor]:
-    if isinstance(training, DraftLMTraining):
-        return training.tensors()
-    return {name: w.detach() for name, w in training.module.state_dict().items()}
-
-
 def _about(training: Training, draft: DraftOptions, target: str) -> dict[str, Any]:
-    about: dict[str, Any] = {"kind": training.kind, "target": target, "n_places": training.n_places}
-    if isinstance(training, EagleTraining):
-        about["sizes"] = asdict(training.module.config)
-    if isinstance(training, DraftLMTraining):
-        about["sizes"] = {"n_layers": training.module.config.num_hidden_layers}
-        about["layers"] = draft.layers
-    return about
+    return {
+        "kind": training.kind,
+        "target": target,
+        "n_places": training.n_places,
+        "sizes": training.sizes(),
+        "layers": draft.layers,
+    }
 
 
 def _report(
