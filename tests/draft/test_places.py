@@ -69,9 +69,8 @@ def small():
     return target, outputs(target)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "stop_below"), [("block", 0), ("block", 0.35), ("medusa", 0), ("medusa", 0.95)])
 @pytest.mark.parametrize("rule", ["token", "block"])
-@pytest.mark.parametrize("stop_below", [0.0, 0.5])
 def test_every_output_has_the_targets_probability(kind, rule, stop_below, small):
     """Every random choice of the production loop is enumerated; the head knows two of the three tokens."""
     target, want = small
@@ -153,7 +152,6 @@ def with_bug(drafter, bug):
 def test_planted_bugs_change_the_distribution(kind, bug, small):
     target, want = small
     drafter = KINDS[kind](random_head(kind, target, [0, 2]))
-    assert difference(outputs(target, with_bug(drafter, lambda proposal, *_: proposal)), want) < 1e-9
     assert difference(outputs(target, with_bug(drafter, bug)), want) > 1e-3
 
 
