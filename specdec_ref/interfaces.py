@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -94,7 +94,8 @@ class Proposal:
             return self
         new = {-1: -1} | {i: at for at, i in enumerate(kept)}
         probs = None if self.probs is None else self.probs[kept]
-        return Proposal([self.tokens[i] for i in kept], probs, [new[self.links[i]] for i in kept])
+        tokens, parents = [self.tokens[i] for i in kept], [new[self.links[i]] for i in kept]
+        return replace(self, tokens=tokens, probs=probs, parents=parents)
 
     def probability(self, i: int, like: Tensor) -> float:
         """q_i(x_i), the probability that the draft gave the token it proposed; rounded to the dtype of `like`."""
@@ -254,8 +255,9 @@ class TreeLM(CausalLM[Cache], Protocol[Cache]):
         """As `forward`, for tokens that need not be a chain, with hidden states on request.
 
         positions: `[n]`, the place of each token in the text; None counts on from the cache's length.
-        mask: `[n, n]`, True where token i sees new token j (itself included); every token sees all cached ones. None
-            is a chain: each sees the new tokens up to itself.
+        mask: `[n, m]`, m >= n, over the last m tokens, cached and new: True where new token i sees token j (itself
+            included). Every token sees all cached ones before these. None is a chain: each sees the new tokens up to
+            itself.
         layers: whose hidden states to return, as transformers counts them: 0 is the embedding, i the output of layer
             i, the last one after the final norm.
         """

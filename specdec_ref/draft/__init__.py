@@ -8,6 +8,7 @@ from specdec_ref.draft.medusa import MedusaDrafter
 from specdec_ref.draft.model import DraftModelDrafter
 from specdec_ref.draft.ngram import NGramDrafter
 from specdec_ref.draft.suffix import SuffixDrafter
+from specdec_ref.draft.tree import DynamicTreeDrafter, TreeDrafter
 from specdec_ref.interfaces import Drafter
 
 __all__ = [
@@ -15,9 +16,11 @@ __all__ = [
     "CombinedDrafter",
     "DraftModelDrafter",
     "Drafter",
+    "DynamicTreeDrafter",
     "EagleDrafter",
     "EarlyExitDrafter",
     "MedusaDrafter",
     "NGramDrafter",
     "SuffixDrafter",
+    "TreeDrafter",
 ]

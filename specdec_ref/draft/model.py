@@ -63,7 +63,7 @@ class DraftModelDrafter(Drafter):
         fresh = copy.copy(self)
         limit = self.model.max_context
         capacity = capacity if limit is None else min(capacity, limit)
-        fresh._cache = self.model.new_cache(capacity) if self.pool is None else self.pool.new_sequence()
+        fresh._cache = self.model.new_cache(capacity + self.nodes) if self.pool is None else self.pool.new_sequence()
         fresh._fed, fresh._agreed = [], 0
         fresh._sampling = sampling
         fresh._vocab = target.vocab_size

@@ -173,7 +173,7 @@ class Llama(nn.Module):
         """`forward` for any set of new tokens, with the hidden states `[n, hidden]` of chosen layers.
 
         positions: `[n]`, the place of each token in the text; None counts on from the cache's length.
-        mask: `[n, n]`, True where token i sees new token j; None is a chain, each sees those up to itself.
+        mask: `[n, m]`, True where new token i sees token j of the last m; None is a chain: each sees up to itself.
         layers: 0 is the embedding, i the output of layer i, n_layers what the head is given, after the final norm.
         Raises ValueError where the tokens do not fit into cache or context, changing nothing.
         """
@@ -220,7 +220,9 @@ class Llama(nn.Module):
 
     def _bias(self, n: int, start: int, mask: Tensor | None) -> Tensor | None:
         """What attention is to hide: `[rows, start + n]` for the query heads of a key head; None hides nothing."""
-        seen = causal_mask(n, start, self.device) if mask is None else torch.cat([mask.new_ones(n, start), mask], -1)
+        seen = (
+            causal_mask(n, start, self.device) if mask is None else F.pad(mask, (start + n - mask.shape[1], 0), value=1)
+        )
         if seen is None:
             return None
         seen = seen.repeat(self.config.n_heads // self.config.n_kv_heads, 1)

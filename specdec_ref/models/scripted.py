@@ -77,7 +77,9 @@ class ScriptedModel:
         mask: Tensor | None = None,
         layers: Sequence[int] = (),
     ) -> Pass:
-        """See `TreeLM.forward_pass`. Each token's context is what its row of `mask` shows, in the order of positions.
+        """See `TreeLM.forward_pass`. Each token's context is what its row of `mask` shows.
+
+        Cached tokens come in their order there, then the new ones in the order of positions.
 
         The hidden state of a token, in every layer, is the number of tokens it sees and its own id, `[n, 2]`.
         """
@@ -89,7 +91,11 @@ class ScriptedModel:
             if mask is None:
                 return (*past, *new[: i + 1])
             places = range(n) if positions is None else positions.tolist()
-            return (*past, *(new[j] for j in sorted(mask[i].nonzero().flatten().tolist(), key=places.__getitem__)))
+            cached = mask.shape[1] - n  # that the mask says something of
+            seen = mask[i].nonzero().flatten().tolist()
+            own = sorted((j - cached for j in seen if j >= cached), key=places.__getitem__)
+            known = past[: len(past) - cached]
+            return (*known, *(past[len(known) + j] for j in seen if j < cached), *(new[j] for j in own))
 
         wanted = [list(self.distribution(context(i))) for i in range(n)[rows]]
         logits = torch.tensor(wanted, dtype=torch.float64).reshape(len(wanted), self.vocab_size).log()

@@ -20,9 +20,12 @@ from specdec_ref.proof.rational import (
 from specdec_ref.proof.reference import autoregressive_distribution, difference, total_variation
 from specdec_ref.proof.scenario import Scenario
 from specdec_ref.proof.statistical import run_suite
+from specdec_ref.proof.tree_mutants import TREE_MUTANTS
+from specdec_ref.proof.trees import tree_checks
 
 __all__ = [
     "MUTANTS",
+    "TREE_MUTANTS",
     "Branch",
     "EnumeratingSource",
     "Mutant",
@@ -48,4 +51,5 @@ __all__ = [
     "round_distribution",
     "run_suite",
     "total_variation",
+    "tree_checks",
 ]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, get_args
 
 from specdec_ref.draft import CombinedDrafter, DraftModelDrafter, NGramDrafter, SuffixDrafter
 from specdec_ref.draft.combined import Several
+from specdec_ref.draft.tree import Candidates, DynamicTreeDrafter, TreeDrafter
 from specdec_ref.engine import Controller, Round, Run, SpeculativeEngine, Stats
 from specdec_ref.interfaces import Drafter, Rule
 from specdec_ref.models.scripted import ScriptedModel, TokenCache
@@ -104,6 +106,43 @@ DRAFTERS: dict[str, Callable[[int], Drafter]] = {
 one more, one that numbers a part of the tokens its own way, lookup, counts of what followed, and lookup
 or a model by the length of the match, or by what a controller expects of them."""
 
+SHAPES: dict[str, list[tuple[int, ...]]] = {
+    "two": [(0,), (1,)],
+    "bush": [(0,), (1,), (0, 0), (1, 0), (0, 1)],
+    "comb": [(0,), (1,), (1, 0), (1, 1)],
+    "three": [(0,), (1,), (2,)],
+    "deep": [(0,), (0, 0), (1,), (0, 0, 0), (1, 0)],
+}
+"""Shapes of trees by name, as paths of ranks."""
+
+
+def tree_drafter(vocab: int, shape: str = "bush", candidates: Candidates = "distinct") -> Drafter:
+    """A tree of guesses of another model."""
+    draft = ScriptedModel(depending_on_all(DRAFT_DISTRIBUTIONS[vocab]), vocab)
+    return TreeDrafter(draft, SHAPES[shape], candidates)
+
+
+def dynamic_tree_drafter(vocab: int) -> Drafter:
+    """A tree that grows where another model is sure."""
+    return DynamicTreeDrafter(ScriptedModel(depending_on_all(DRAFT_DISTRIBUTIONS[vocab]), vocab), 5, 3, 2)
+
+
+def same_tree_drafter(vocab: int) -> Drafter:
+    """Two guesses of the target itself: the first is always accepted."""
+    return TreeDrafter(ScriptedModel(depending_on_all(DISTRIBUTIONS[vocab]), vocab), SHAPES["two"])
+
+
+TREE_DRAFTERS: dict[str, Callable[[int], Drafter]] = {
+    **{
+        f"{shape}, {candidates}": partial(tree_drafter, shape=shape, candidates=candidates)
+        for shape in SHAPES
+        for candidates in get_args(Candidates)
+    },
+    "dynamic": dynamic_tree_drafter,
+    "same": same_tree_drafter,
+}
+"""Drafters of trees by name: a shape and how its guesses are found, and trees that grow."""
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "cold": {"temperature": 0.6},
@@ -137,6 +176,10 @@ EVENTS = {
     "draft rolled back": "a draft model's cache was",
     "copied": "of several drafters, lookup made the proposal",
     "guessed": "of several drafters, the model did",
+    "second guess": "a draft was accepted after another for the same place was rejected",
+    "deep": "two drafts or more were accepted",
+    "moved": "the path that was kept lay apart in the target's cache",
+    "draft moved": "the path that was kept lay apart in the draft's cache",
 }
 """What can happen in a round, by the names that `Scenario.shows` uses."""
 
@@ -158,7 +201,9 @@ def events(run: Run, round_: Round) -> Iterator[str]:
     if drafted > len(round_.kept) - 1:
         yield "rolled back"
     model = draft_model(run.drafter)
-    if model is not None and drafted:
+    if round_.proposal.parents is not None:
+        yield from tree_events(round_)
+    elif model is not None and drafted:
         fed = len(run.tokens) - len(round_.kept) + drafted - 1  # all but the last draft
         if round_.proposal.match == 0 and model.cache.length < fed:
             yield "draft rolled back"
@@ -170,6 +215,21 @@ def draft_model(drafter: Drafter) -> DraftModelDrafter | None:
     """The drafter that has a model, itself or one of several."""
     several = drafter.drafters if isinstance(drafter, Several) else [drafter]
     return next((each for each in several if isinstance(each, DraftModelDrafter)), None)
+
+
+def tree_events(round_: Round) -> Iterator[str]:
+    """What happened in a round whose proposal was a tree."""
+    proposal, path = round_.proposal, round_.verdict.indices
+    if len(path) > 1:
+        yield "deep"
+    if path != tuple(range(len(path))):
+        yield "moved"
+    if any(proposal.children(proposal.links[i])[0] != i for i in path):
+        yield "second guess"
+        # A draft model takes in a tree depth by depth: an elder sibling with children lies before.
+        inner = set(proposal.links)
+        if any(i in inner and any(j in inner for j in proposal.children(proposal.links[i]) if j < i) for i in path):
+            yield "draft moved"
 
 
 @dataclass(frozen=True)
@@ -198,7 +258,7 @@ class Scenario:
     def engine(self) -> SpeculativeEngine:
         """The production engine on fresh models."""
         target = ScriptedModel(self.target_distribution, self.vocab, self.eos)
-        return SpeculativeEngine(target, DRAFTERS[self.drafter](self.vocab), self.gamma, self.rule)
+        return SpeculativeEngine(target, (DRAFTERS | TREE_DRAFTERS)[self.drafter](self.vocab), self.gamma, self.rule)
 
     def generate(self, engine: SpeculativeEngine, source: RandomSource, **more: Any) -> Any:
         """One production generation, all its choices made by `source`."""
