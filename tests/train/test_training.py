@@ -155,41 +155,75 @@ def shifted_targets(training):
     training.loss = wrong
 
 
-def make_again(training):
-    """A sound training around the same head."""
-    return EagleTraining(training.module, PLACES)
-
-
-def another_layer(training):
-    """A planted bug: the drafter asks for the states of other layers than those it was trained on."""
-
-
-@pytest.mark.parametrize("bug", [shifted_states, shifted_targets, another_layer, None])
-def test_a_head_one_place_or_one_layer_off_is_seen_in_the_engine(bug, model, examples, tmp_path):
-    training = make("eagle", model)
-    teacher = Teacher(model, training.layers)
-    if bug:
-        bug(training)
-    train(training, teacher, trained_on(examples), {}, tmp_path, RunOptions(steps=60, learning_rate=1e-2))
-    drafter = EagleDrafter(training.module.eval())
-    if bug is another_layer:
-        drafter.layers = tuple(i + 1 for i in drafter.layers)
-    engine = SpeculativeEngine(model, drafter, PLACES)
-    greedy, rounds = [e for e in trained_on(examples) if e.temperature == 0], 0
-    for example in greedy:
-        rounds += engine.generate(example.ids[:3], 16).stats.rounds
-    (measured,) = measure(make_again(training), teacher, greedy, 0.0).values()
-    if bug is another_layer:
-        assert rounds > 1.1 * measured.rounds
-    elif bug:
-        assert measured.tokens / rounds < 1.6
-    else:
-        assert measured.tokens / rounds > 1.8 and rounds == pytest.approx(measured.rounds)
-
-
 def sees_its_answers(training):
     """A planted bug: a block sees the target's states of the very tokens that it is asked for."""
     training.visible = lambda batch: torch.arange(batch.ids.shape[1] - 1) <= batch.anchors[..., None] + PLACES
+
+
+def another_layer(drafter):
+    """A planted bug: the drafter asks for the states of other layers than those it was trained on."""
+    drafter.layers = tuple(i + 1 for i in drafter.layers)
+
+
+def permuted_tokens(drafter):
+    """A planted bug: the map from the draft's tokens to the target's is out of order."""
+    drafter.head.tokens.copy_(drafter.head.tokens.roll(1))
+
+
+def trained(kind, model, examples, folder, bug=None):
+    training = make(kind, model)
+    if bug:
+        bug(training)
+    train(training, Teacher(model, training.layers), examples, {}, folder, RunOptions(steps=60, learning_rate=1e-2))
+    training.module.eval()
+    return training
+
+
+@pytest.fixture(scope="module")
+def sound(model, examples, tmp_path_factory):
+    """Heads trained without a planted bug."""
+    return {
+        kind: trained(kind, model, trained_on(examples), tmp_path_factory.mktemp(kind)) for kind in ("eagle", "block")
+    }
+
+
+def rounds_of_the_engine(model, drafter, examples):
+    engine = SpeculativeEngine(model, drafter, PLACES)
+    return sum(engine.generate(e.ids[:3], 16).stats.rounds for e in examples)
+
+
+def rounds_measured(training, model, examples):
+    (walked,) = measure(training, Teacher(model, training.layers), examples, 0.0).values()
+    return walked.rounds
+
+
+@pytest.mark.parametrize("kind", ["eagle", "block"])
+def test_a_sound_head_does_in_the_engine_what_it_did_in_training(kind, model, examples, sound):
+    """And with a bug planted in the drafter, it does not."""
+    greedy = [e for e in trained_on(examples) if e.temperature == 0]
+    training = sound[kind]
+    rounds = rounds_of_the_engine(model, HEADS[kind](training.module), greedy)
+    assert 16 * len(greedy) / rounds > 1.8 and rounds == pytest.approx(rounds_measured(training, model, greedy))
+    for bug in (another_layer, permuted_tokens):
+        drafter = HEADS[kind](copy.deepcopy(training.module))
+        bug(drafter)
+        assert rounds_of_the_engine(model, drafter, greedy) > 1.1 * rounds
+
+
+@pytest.mark.parametrize(
+    ("kind", "bug"), [(k, b) for k in ("eagle", "block") for b in (shifted_states, shifted_targets)]
+)
+def test_a_head_trained_one_place_off_is_seen_in_the_engine(kind, bug, model, examples, tmp_path):
+    greedy = [e for e in trained_on(examples) if e.temperature == 0]
+    training = trained(kind, model, trained_on(examples), tmp_path, bug)
+    assert 16 * len(greedy) / rounds_of_the_engine(model, HEADS[kind](training.module), greedy) < 1.6
+
+
+def test_a_block_that_sees_its_own_answers_does_not_do_in_the_engine_what_it_did_in_training(model, examples, tmp_path):
+    greedy = [e for e in trained_on(examples) if e.temperature == 0]
+    training = trained("block", model, trained_on(examples), tmp_path, sees_its_answers)
+    rounds = rounds_of_the_engine(model, BlockDrafter(training.module), greedy)
+    assert rounds > 1.2 * rounds_measured(training, model, greedy)
 
 
 def test_a_block_depends_on_nothing_after_its_pending_token(model, examples):
