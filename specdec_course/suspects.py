@@ -23,6 +23,7 @@ class Bug:
 
     parts: the functions that are listed, the wrong one among them.
     right: said to a learner who has found the line; hint: to one who named another.
+    also: the same slip in the sampling loop, where that has a line of its own for it.
     """
 
     old: str
@@ -30,6 +31,7 @@ class Bug:
     parts: tuple[str, ...]
     right: str
     hint: str
+    also: tuple[str, str] | None = None
 
 
 BUGS = {
@@ -42,22 +44,22 @@ BUGS = {
         "More drafts are accepted than should be. Where is it decided that the count ends?",
     ),
     2: Bug(
-        "min(cache.length, len(tokens) - 1)",
-        "cache.length",
+        "    cache.truncate(len(tokens) - 1)",
+        "    cache.truncate(cache.length)",
         _ENGINE,
         "nothing is taken back.",
         "What is in the cache that should not be?",
     ),
     3: Bug(
-        "len(tokens) - 1))\n\n\ndef limit",
-        "len(tokens)))\n\n\ndef limit",
+        "    cache.truncate(len(tokens) - 1)",
+        "    cache.truncate(min(cache.length, len(tokens)))",
         _ENGINE,
         "the newest token is pending and not in the cache: one rejected draft stays in its place.",
         "What is in the cache that should not be?",
     ),
     4: Bug(
-        "len(tokens) - 1))\n\n\ndef limit",
-        "len(tokens) - 2))\n\n\ndef limit",
+        "    cache.truncate(len(tokens) - 1)",
+        "    cache.truncate(len(tokens) - 2)",
         _ENGINE,
         "a committed token is lost.",
         "What is missing from the cache?",
@@ -69,6 +71,7 @@ BUGS = {
         "`cut` is there, and nobody calls it. The loop's condition looks at the newest token only, so it sees an end "
         "that happens to be the last of its round.",
         "Which line makes the text longer, and by what?",
+        ("cut([*drafted[:accepted], token], eos)", "[*drafted[:accepted], token]"),
     ),
     6: Bug(
         "min(gamma, room - 1)",
@@ -97,7 +100,10 @@ BUGS = {
 
 
 class Suspect:
-    """An engine with the bug of this number: `generate`, `DraftModel`, `verify_tokenwise`, one of them wrong.
+    """An engine with the bug of this number, in all that uses the wrong line.
+
+    It has `generate` and `DraftModel`, which are greedy, and `sample` and `SamplingDraft`, which draw. Their caches
+    have room to spare, so that a wrong engine writes a wrong text instead of stopping.
 
     Raises KeyError for a number that no bug has.
     """
@@ -110,9 +116,15 @@ class Suspect:
         assert source.count(self.bug.old) == 1, f"bug {number} changes one place"
         namespace: dict[str, Any] = {"__name__": f"{plain_engine.__name__} with bug {number}"}
         broken = source.replace(self.bug.old, self.bug.new)
+        if self.bug.also is not None:
+            assert broken.count(self.bug.also[0]) == 1, f"bug {number} changes one place of the sampling loop"
+            broken = broken.replace(*self.bug.also)
         exec(compile(broken, f"<engine {number}>", "exec"), namespace)
+        namespace["prefill"] = lambda model, tokens, capacity: plain_engine.prefill(model, tokens, 10 * capacity)
         self.generate: Callable[..., Any] = namespace["generate"]
         self.DraftModel: Callable[..., Any] = namespace["DraftModel"]
+        self.sample: Callable[..., Any] = namespace["sample"]
+        self.SamplingDraft: Callable[..., Any] = namespace["SamplingDraft"]
         self.verify_tokenwise: Callable[..., Any] = namespace["verify_tokenwise"]
         self.lines = _listing(broken, self.bug.parts)
         right = _listing(source, self.bug.parts)
@@ -144,11 +156,16 @@ def suspect(number: int) -> Suspect:
     return Suspect(number)
 
 
-def reply_to_order(given: object, right: str, meanings: Sequence[str]) -> str:
-    """The reply to a learner who says which suspect has which fault: letters such as "BCA", in the order of `meanings`.
+ORDERS = {"05 caches": ("BCA", ("no roll-back", "one token too many", "one token lost"))}
+"""By question the right letters, and what each of them has; kept here, where a learner does not read them by chance."""
 
-    None asks for an answer.
+
+def reply_to_order(question: str, given: object) -> str:
+    """The reply to a learner who says which suspect has which fault, by letters: "BCA" and the like.
+
+    None asks for an answer. Raises KeyError for an unknown question.
     """
+    right, meanings = ORDERS[question]
     if given is None:
         return f"Write three letters in place of None: first the engine with {meanings[0]}, and so on."
     letters = str(given).replace(" ", "").replace(",", "").upper()

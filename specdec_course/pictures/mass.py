@@ -98,12 +98,12 @@ def _boxes(ax: Axes, heights: Sequence[float], bottoms: Sequence[float], label: 
 
 
 def _pour(ax: Axes, bottoms: Sequence[float], surplus: Sequence[float], missing: Sequence[float]) -> None:
-    """An arrow from each surplus to each deficit; what moves decides its width."""
+    """An arrow from each surplus to each deficit where much moves, which decides its width; many thin ones hide it."""
     total = sum(surplus)
     for x, too_much in enumerate(surplus):
         for y, too_little in enumerate(missing):
             moved = too_much * too_little / total if total > 1e-9 else 0.0
-            if moved > 0.004:
+            if moved > max(0.004, 0.06 * total):
                 ends = [(z, bottoms[z] + height / 2) for z, height in ((x, too_much), (y, too_little))]
                 bend = f"arc3,rad={0.25 if y < x else -0.25}"
                 arrow = FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=12, connectionstyle=bend)
