@@ -54,7 +54,7 @@ def _column(ax: Any, record: Mapping[str, Any], pairs: Sequence[tuple[str, str, 
     ax.axvline(1, color=BLACK, linestyle="--", linewidth=1)
     ax.invert_yaxis()
     ax.set_xscale("log")
-    ticks = [0.7, 1, 1.5, 2, 3, 4, 6, 8]
+    ticks = [0.7, 1, 1.5, 2, 3, 4, 6, 8, 12, 16]
     ax.set_xticks(ticks, [f"{t:g}x" for t in ticks])
     ax.minorticks_off()
 
