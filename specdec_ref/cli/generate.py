@@ -25,8 +25,8 @@ from specdec_ref.cli.options import (
     "--draft",
     default="lookup",
     show_default=True,
-    help="lookup, suffix, early-exit:LAYERS, the file of a trained head, a model to draft with, combined:OTHER "
-    "(suffix in long matches, otherwise the other one), or none.",
+    help="lookup, suffix, eagle (the trained head that comes with the package), early-exit:LAYERS, the file of another "
+    "head, a model to draft with, combined:OTHER (suffix in long matches, otherwise the other one), or none.",
 )
 @gamma_option
 @click.option("--max-new-tokens", default=128, show_default=True, type=click.IntRange(0))

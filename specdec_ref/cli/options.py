@@ -48,8 +48,9 @@ def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def make_drafter(name: str, dtype: str = "auto", device: str = "cpu") -> Any:
-    """A drafter by the name used on the command line: "lookup", "suffix", "early-exit:N" (the target's first N layers),
-    "none" (None), the file of a trained head (.safetensors), a model to draft with, or "combined:" and one of these."""
+    """A drafter by the name used on the command line: "lookup", "suffix", "eagle" (the trained head that comes with the
+    package), "early-exit:N" (the target's first N layers), "none" (None), the file of a trained head (.safetensors), a
+    model to draft with, or "combined:" and one of these."""
     if name == "none":
         return None
     from specdec_ref.draft import (
@@ -65,6 +66,8 @@ def make_drafter(name: str, dtype: str = "auto", device: str = "cpu") -> Any:
         return NGramDrafter()
     if name == "suffix":
         return SuffixDrafter()
+    if name == "eagle":
+        return EagleDrafter.read()
     if name.startswith("combined:"):
         other = make_drafter(name.partition(":")[2] or "none", dtype, device)
         if other is None:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 @click.command("try", short_help="Acceptance, costs and speedup of your own pair of models.")
 @click.option("--target", "target_name", default="smollm2-135m", show_default=True, help="Name, folder or hub id.")
-@click.option("--draft", default="lookup", show_default=True, help="As in generate: lookup, suffix, a model, ...")
+@click.option(
+    "--draft", default="lookup", show_default=True, help="As in generate: lookup, suffix, eagle, a model, ..."
+)
 @click.option(
     "--prompts", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="One prompt per line; else our own."
 )
