@@ -81,6 +81,7 @@ class DraftModel:
 
 
 def distribution(logits, temperature):
+    """Probabilities at a temperature above 0."""
     return torch.softmax(logits / temperature, -1)
 
 
@@ -99,6 +100,7 @@ def verify_tokenwise(drafted, q, p, source):
 
 
 def sample(model, propose, prompt, max_new_tokens, source, temperature, gamma=4, eos=()):
+    """New tokens, drawn, and (drafted, accepted) of each round."""
     tokens, rounds, end = list(prompt), [], len(prompt) + max_new_tokens
     cache = prefill(model, tokens, capacity=end)
     while len(tokens) < end and not (rounds and tokens[-1] in eos):

@@ -139,7 +139,7 @@ TREE_DRAFTERS: dict[str, Callable[[int], Drafter]] = {
         for candidates in get_args(Candidates)
     },
     "dynamic": dynamic_tree_drafter,
-    "same": same_tree_drafter,
+    "two of its own": same_tree_drafter,
 }
 """Drafters of trees by name: a shape and how its guesses are found, and trees that grow."""
 

@@ -99,7 +99,7 @@ def llama_deviation(paged: bool, temperature: float) -> float:
 
 def rejected_though_equal() -> float:
     """Expected number of corrections where draft and target are one model: 0, since the first guess is always kept."""
-    scenario, total = Scenario("token", "same", budget=2), 0.0
+    scenario, total = Scenario("token", "two of its own", budget=2), 0.0
     engine = scenario.engine()
     for branch in enumerate_branches(lambda source: scenario.generate(engine, source).stats.corrected):
         total += branch.probability * branch.outcome

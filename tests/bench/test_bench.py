@@ -383,11 +383,11 @@ def test_llamacpp_without_node_says_what_to_install(monkeypatch):
 def test_a_worker_runs_its_arms_and_survives_a_bad_request():
     worker = Worker("bf16", "smollm2-135m", 3, [3], 1)
     try:
-        assert worker.arms == ["bf16 plain", "bf16 lookup"]
+        assert worker.arms == ["bf16 plain", "bf16 lookup", "bf16 eagle"]
         with pytest.raises(WorkerFailed, match="KeyError"):
             worker.run("no arm", [1], 2)
-        plain, lookup = (worker.run(arm, [1, 504, 1, 504, 1], 6) for arm in worker.arms)
-        assert len(plain.tokens) == len(lookup.tokens) == 6
+        plain, lookup, eagle = (worker.run(arm, [1, 504, 1, 504, 1], 6) for arm in worker.arms)
+        assert len(plain.tokens) == len(lookup.tokens) == len(eagle.tokens) == 6
         assert 0 < plain.first_seconds < plain.seconds and plain.passes == 6
         assert lookup.passes <= 6
         assert 10**8 < worker.peak_bytes() < 10**10

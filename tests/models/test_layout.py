@@ -166,7 +166,7 @@ def test_the_default_keeps_four_bits_and_explicit_formats_do_not():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"weights": "q5"}, "give 'auto', 'full' or 'q4'"),
+        ({"weights": "q5"}, "give 'auto', 'full', 'q4' or 'q8'"),
         ({"weights": "q4", "dtype": "float32"}, "leave dtype out"),
         ({"weights": "q4", "name": "some/model"}, "needs a GGUF file"),
         ({"weights": "q4", "device": "cuda"}, "runs on a CPU"),

@@ -91,9 +91,9 @@ def only_lets_go(pool, table, length):
 
 
 def lets_go_from_the_front(pool, table, length):
-    keep = -(-length // pool.block_size)
-    let_go(pool, table[keep:][::-1])
-    del table[keep:]
+    stays = -(-length // pool.block_size)
+    let_go(pool, table[stays:][::-1])
+    del table[stays:]
 
 
 def all_of_it(n_tokens, block_size):
