@@ -126,7 +126,7 @@ def test_enumerating_the_loop_finds_all_but_greedy_acceptance_and_the_drafts_cac
 
 
 def test_the_lessons_own_parts_are_those_of_the_listing():
-    """What is given in the lesson is what the suspects are compared with, line by line; comments and docstrings may differ."""
+    """What the lesson gives is what suspects are compared with, line by line; comments and docstrings may differ."""
     cells = [c.source for c in read_source(ROOT / "lessons" / "src" / "05_engine.py").cells if c.cell_type == "code"]
     lesson = "\n".join(cells)
 
