@@ -67,7 +67,7 @@ for chunk in plain.stream(chat.messages, max_new_tokens=48):
 # %%
 def lookup(tokens, gamma):
     """Up to gamma guesses: what followed the last two tokens where they last stood before; [] if they never did."""
-    raise NotImplementedError("search backwards, from before the last two tokens")
+    raise NotImplementedError("search backwards; the last two tokens must not find themselves")
 
 
 lookup = course.blank("00 lookup", lookup)
@@ -116,7 +116,7 @@ tokens, passes = list(prompt), 0
 while len(tokens) - len(prompt) < 32:
     guesses = lookup(tokens, 8)
     choices = choices_after(tokens + guesses)
-    tokens += round_tokens(guesses, choices[len(tokens) - 1 :])
+    tokens += round_tokens(guesses, choices[len(tokens) - 1 :])  # from the choice after the last token on
     passes += 1
 
 mine = tokens[len(prompt) :]
@@ -297,14 +297,7 @@ course.show(
 # If reading weights is what takes the time, one can also read fewer bytes. The model's file holds its weights in 4 bits,
 # but for the output head, which has 8; and `load_model()`, above, has left them so where this machine can multiply such
 # weights. Most libraries expand them to 16 bits or more; `weights="full"` does so here. That makes two optimisations,
-# 4-bit weights and guesses, and four ways to write a text.
-#
-# **Guess first:** suppose guesses alone make it 4 times as fast, and 4-bit weights alone twice as fast. How many times as
-# fast will both together make it? (Your machine's numbers will be others. So look at how you got your guess: is it the
-# product, the larger of the two, or something between? The answer says which of these happened here.)
-
-# %%
-my_guess_for_both = None
+# 4-bit weights and guesses, and four ways to write a text. First, each optimisation alone, against neither:
 
 # %%
 from specdec_ref.models import bytes_a_pass
@@ -314,32 +307,42 @@ for name, model in {"full": full, "4-bit": target}.items():
     print(f"{name:6} weights: a pass over one token reads {bytes_a_pass(model) / 1e6:.0f} MB")
 
 plain_full, guessing_full = SpeculativeEngine(full), SpeculativeEngine(full, NGramDrafter(), gamma=8)
-arms = {"guesses": guessing_full, "4-bit weights": plain, "both": guessing}
-against = {
-    name: race(
+
+
+def against_plain(engine):
+    return race(
         lambda: plain_full.generate(rewrite.messages, 32),
-        lambda engine=engine: engine.generate(rewrite.messages, 32),
+        lambda: engine.generate(rewrite.messages, 32),
         same_target=engine.target is full,
         progress=course.progress,
     )
-    for name, engine in arms.items()
-}
-for name, r in against.items():
+
+
+alone = {"guesses": against_plain(guessing_full), "4-bit weights": against_plain(plain)}
+for name, r in alone.items():
     print(f"{name:13} {r.verdict()}")
 
+# %% [markdown]
+# **A word on the second line.** Compare its speedup with the bytes: if the step had only become shorter by what it no
+# longer reads, the speedup would be the ratio of the two numbers of MB. Where it is larger, the rest is *other code*: full
+# weights go through PyTorch, operation by operation, while 4-bit weights go through one compiled pass of this package. A
+# race compares two programs as they are; it does not say which difference between them made the gain.
+#
+# **Guess first:** you know what each of them gives alone on your machine. How many times as fast will both together be?
+
 # %%
-print("both:", course.guess_text(my_guess_for_both, against["both"].ratio, "x"))
-print(course.together_words({name: against[name] for name in ("guesses", "4-bit weights")}, against["both"]))
+my_guess_for_both = None
+
+# %%
+both = against_plain(guessing)
+print("both:", course.guess_text(my_guess_for_both, both.ratio, "x"))
+print(course.together_words(alone, both))
 full_cost = relative_cost(pass_seconds(full, (1, 4, 9), context=64, progress=course.progress))
-for n, c in full_cost.items():
-    print(f"a pass over {n} tokens costs {c:.2f} passes over one with full weights, {cost[n]:.2f} with 4-bit weights")
+for n in (4, 9):
+    print(f"a pass over {n} tokens costs {full_cost[n]:.2f} passes over one with full weights, ", end="")
+    print(f"{cost[n]:.2f} with 4-bit weights")
 
 # %% [markdown]
-# **A word on the 4-bit speedup.** Compare it with the bytes: if the step had only become shorter by what it no longer reads,
-# the speedup would be the ratio of the two numbers of MB. Where it is larger, the rest is *other code*: full weights go
-# through PyTorch, operation by operation, while 4-bit weights go through one compiled pass of this package. A race compares
-# two programs as they are; it does not say which difference between them made the gain.
-#
 # Guesses live on the time that a pass over one token leaves unused. Whatever makes that pass faster also changes how much
 # there is to live on. Compare the two costs in each line: where the 4-bit figure is the larger one, extra tokens find less
 # idle time to fill, and guesses gain less than they did with full weights. (A cost below 1 means that the pass over one

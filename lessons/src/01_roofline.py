@@ -123,10 +123,22 @@ for intensity in (1, 10, 100, 1000):
 
 # %% [markdown]
 # Drawn against the intensity, this function is the roof: a slope whose steepness is the bandwidth, and a flat part as high
-# as the rate. They meet at the ridge. That is the drawing on the right, and the one to remember.
-#
-# **What the article says.** It draws the picture differently, on the left. Can you say what is wrong there before you read
-# on? (The axes have no numbers, as in the article.)
+# as the rate. They meet at the ridge. Both axes are logarithmic, as usual for rooflines.
+
+# %%
+from specdec_ref.arithmetic import accelerator
+
+h100 = accelerator("h100-sxm")
+assert h100.ridge() == rate / bandwidth, "the package's H100 has the numbers of section 1"
+course.show(
+    course.roofline_figure([h100]),
+    alt=f"Attainable TFLOP/s of an H100 against arithmetic intensity: a slope up to the ridge at {h100.ridge():.0f} "
+    f"FLOP/byte, then flat at {h100.rate() / 1e12:.0f}. Memory-bound is under the slope, compute-bound under the flat part.",
+)
+
+# %% [markdown]
+# **What the article says.** It draws the picture differently. Can you say what is wrong with the drawing on the left
+# before you read on? (Here the axes are linear and without numbers, as in the article.)
 
 # %%
 assert attainable(0.5 * rate / bandwidth, rate, bandwidth) < 0.51 * rate, "left of the ridge the peak is out of reach"
@@ -151,7 +163,7 @@ HTML(course.claims_html(3, 39))
 # software meets lies somewhat further left.)
 
 # %%
-HTML(course.table_html(("chip", "TFLOP/s, 16 bit", "TB/s", "GB", "ridge, FLOP/byte", "as of"), course.chips_rows()))
+HTML(course.table_html(("chip", "TFLOP/s, 16-bit", "TB/s", "GB", "ridge, FLOP/byte", "as of"), course.chips_rows()))
 
 # %% [markdown]
 # ## 3. Prefill, decode, verify
@@ -175,7 +187,7 @@ course.show(
 
 # %%
 def layer_intensity(n_tokens, width):
-    """FLOP/byte of n tokens through a layer of width x width weights, all in 16 bit.
+    """FLOP/byte of n tokens through a layer of width x width weights, all in 16-bit precision.
 
     The pass moves the weights once, and for each token `width` numbers in and `width` numbers out.
     """
@@ -193,9 +205,9 @@ for n_tokens in (1, 6, 128, 512, 2048):
 # read of the text so far). Before you run it: which of the three passes will be compute-bound?
 
 # %%
-from specdec_ref.arithmetic import accelerator, model_shape
+from specdec_ref.arithmetic import model_shape
 
-h100, llama = accelerator("h100-sxm"), model_shape("llama-3-70b")
+llama = model_shape("llama-3-70b")
 works = course.passes("llama-3-70b", batch=1, context=1024, gamma=5, prompt=1024)
 head = ("pass", "FLOP/byte", "ms at least", "bound by", "arithmetic units busy")
 read, stored = works["decode"].weight_bytes / 2e9, llama.parameters / 1e9
@@ -323,11 +335,25 @@ course.show(
 # **Mixtures of experts.** All of this was about *dense* models, in which every token uses every weight. Many large models
 # are mixtures of experts (MoE): each layer has many sets of weights, the *experts*, and each token goes through only a few
 # of them. One token reads little then. But six tokens go through different experts, so a verification reads more weights
-# than a decode step. For one user, with experts chosen at random, this package's arithmetic gives 3.0 decode steps for a
-# verification of 5 drafts by `mixtral-8x7b`, 3.5 by `deepseek-v3` and 4.1 by `gpt-oss-120b`, where `llama-3-70b` has 1.0.
-#
+# than a decode step. For one user, with experts chosen at random:
+
+# %%
+moe_prices = {}
+for name in ("llama-3-70b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-120b"):
+    decode_s, verify_s = (
+        pass_seconds(
+            [(k.flops, k.bytes) for k in forward_kernels(model_shape(name), n, 1024, batch=1)], rate, bandwidth
+        )
+        for n in (1, 6)
+    )
+    moe_prices[name] = verify_s / decode_s
+    print(f"{name:13} a verification of 5 drafts costs {moe_prices[name]:.2f} decode steps")
+dense, *mixtures = moe_prices.values()
+assert dense < 1.01 and min(mixtures) > 2, "a mixture must pay for its drafts, or this shows nothing"
+
+# %% [markdown]
 # So the cheap verification of section 3 is a property of dense models. For a mixture drafts must be better to pay, at
-# least for one user. (In a large batch most experts are read anyway.)
+# least for one user. (In a large batch most experts are read anyway; exercise (c) looks at that.)
 
 # %% [markdown]
 # ## 5. Move the points
@@ -578,7 +604,8 @@ HTML(course.claims_html(13, 32))
 # **Exercises.** (a) In the table of section 2: on which chip does 16-bit decode leave the most arithmetic unused? (By code:
 # `accelerators()` has them all; ask for `chip.ridge(chip.half_precision)`, since the oldest know no bf16.) (b) By hand,
 # then with `layer_intensity`: how long is a prompt before a layer of width 8,192 turns compute-bound on an H100? (c)
-# `mixtral-8x7b` in section 5: raise the batch from 1 to 64. Why does its price *fall*, where that of a dense model rises?
+# Run the last cell of section 4 with `batch=256` and without its assertion. Llama's price rises, those of the mixtures
+# fall. Why both?
 #
 # **Sources.** Williams, Waterman, Patterson 2009, *Roofline: an insightful visual performance model*; Pope et al. 2022,
 # *Efficiently scaling transformer inference* (arXiv 2211.05102); Chen et al. 2024, MagicDec (arXiv 2408.11049); chips'

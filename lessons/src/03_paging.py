@@ -53,10 +53,10 @@ print(f"requests that run at a time:   {reserving.batch:.1f}")
 # request is a band of slots, from the step at which it starts to the step at which it ends.
 
 # %%
-maps = {
-    "reserve 2,048 each": course.memory_map("max", prompts, outputs),
-    "reserve the exact length": course.memory_map("oracle", prompts, outputs),
-}
+maps = {}
+servers = {"reserve 2,048 each": "max", "reserve the exact length": "oracle"}
+for name in course.progress(servers, "servers"):
+    maps[name] = course.memory_map(servers[name], prompts, outputs)
 course.show(course.memory_figure(maps), alt=course.memory_words(maps))
 
 # %% [markdown]
@@ -171,7 +171,8 @@ fork = course.blank("03 fork", fork)
 
 # %%
 def write(memory, pool, table, length, text):
-    for source, target in append(pool, table, length, len(text)) or []:  # blocks to copy: none so far
+    copies = append(pool, table, length, len(text)) or []  # our append returns None; a later one, blocks to copy
+    for source, target in copies:
         at, to = source * pool.block_size, target * pool.block_size
         memory[to : to + pool.block_size] = memory[at : at + pool.block_size]
     for i, letter in enumerate(text, start=length):
@@ -251,7 +252,7 @@ course.show(course.pool_figure(pool, tables, lengths, slots), alt=course.pool_wo
 
 # %%
 def truncate(pool, table, length):
-    """Keep the blocks of the first `length` tokens, and let go of the others; changes the table."""
+    """Keep the blocks of the first `length` tokens, let go of the others, the last one first; changes the table."""
     raise NotImplementedError("your code in place of this line")
 
 
@@ -507,7 +508,7 @@ parent = kv.new_sequence()
 target.forward(torch.tensor(ids[:-1]), parent, slice(0))
 samples = [parent.fork() for _ in range(4)]
 parent.truncate(0)  # the parent lets go; its children hold the blocks
-for seed, sample in enumerate(samples):
+for seed, sample in course.progress(list(enumerate(samples)), "answers"):
     print("-", repr(tokenizer.decode(go_on(sample, 16, seed)))[:90])
 
 pages, used = kv.block_pool, kv.block_pool.num_used
@@ -551,7 +552,7 @@ kv = PagedKVPool(target, num_blocks=64, block_size=16)
 for question in questions:
     chat = encode_prompt([{"role": "system", "content": system}, {"role": "user", "content": question}], target)
     ratios = []
-    for _ in range(3):
+    for _ in course.progress(range(3), "turns"):
         cache, known, seconds = prefill(kv, chat)
         ratios.append(seconds / prefill(PagedKVPool(target, num_blocks=16), chat)[2])
         cache.truncate(0)
@@ -674,7 +675,8 @@ caches = target.new_cache(512), PagedKVPool(target, num_blocks=32).new_sequence(
 for cache in caches:
     target.forward(text, cache, slice(0))
     step_seconds(cache)
-ratios = sorted(step_seconds(caches[1]) / step_seconds(caches[0]) for _ in range(13))
+pairs = course.progress(range(13), "pairs of steps")
+ratios = sorted(step_seconds(caches[1]) / step_seconds(caches[0]) for _ in pairs)
 print(
     f"paged takes {ratios[6]:.2f} times as long (middle half of the pairs: {ratios[3]:.2f} to {ratios[9]:.2f})", end=""
 )
