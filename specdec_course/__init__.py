@@ -90,6 +90,6 @@ if TYPE_CHECKING:
     from specdec_course.pictures.mass import tree_figure as tree_figure, tree_words as tree_words
     from specdec_course.pictures.mass import pushes_figure as pushes_figure
     from specdec_course.pictures.exactness import convergence_figure as convergence_figure
-    from specdec_course.pictures.exactness import power_figure as power_figure
+    from specdec_course.pictures.exactness import g_figure as g_figure, power_figure as power_figure
 else:
     __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -146,11 +146,31 @@ def g_statistic(counts, distribution):
 g_statistic = course.blank("04b g", g_statistic)
 
 # %% [markdown]
-# What does correct code give? For correct code and many draws, $G$ follows a known curve, the *chi-square distribution*
-# with (number of tokens − 1) degrees of freedom. The *p-value* is the probability that correct code gives this $G$ or a
-# larger one. An alarm that goes off at p-values below $10^{-6}$ therefore blames correct code in about one run of a million:
-# its size is $10^{-6}$, whatever the number of draws, as long as every expected count is large. The package's `g_test`
-# returns both numbers.
+# What does correct code give? With many draws its $G$ follows a known curve, the *chi-square distribution*. The curve has
+# one parameter, the *degrees of freedom*: the number of tokens less one, since the last count follows from the others. So
+# here it is 2. Below are 2,000 runs of 100,000 draws each, of the correct program and of the one with the small fault.
+
+# %%
+values = {
+    name: [g_statistic(counts.tolist(), right) for counts in runs(programs[name], 100_000, 2_000)]
+    for name in ("the rule", "wrong in 2 of 100")
+}
+means = {name: np.mean(found) for name, found in values.items()}
+course.show(
+    course.g_figure(values, freedom=2),
+    alt="Two histograms of G and the chi-square curve. Means: "
+    + ", ".join(f"{name} {mean:.1f}" for name, mean in means.items()),
+)
+assert abs(means["the rule"] - 2) < 0.3 and means["wrong in 2 of 100"] > 2 * means["the rule"]
+
+# %% [markdown]
+# Correct code follows the curve. The fault shifts its histogram to the right, and the two overlap: that is why a single run
+# may mislead.
+#
+# The *p-value* of a run is the probability that correct code gives this $G$ or a larger one: the area under the curve to
+# the right of $G$. An alarm that goes off at p-values below $10^{-6}$ therefore blames correct code in about one run of a
+# million: its size is $10^{-6}$, whatever the number of draws, as long as every expected count is large. The package's
+# `g_test` returns both numbers. Here is one run of 4,000 draws of each program:
 
 # %%
 from specdec_ref.proof import g_test
@@ -161,8 +181,12 @@ for name, distribution in programs.items():
     assert abs(result.statistic - g_statistic(counts.tolist(), right)) < 1e-6
     verdict = "ALARM" if result.p_value < 1e-6 else "no objection"
     print(f"{name:18} G = {result.statistic:8.2f}  p-value {result.p_value:.2g}: {verdict}")
+    assert (verdict == "ALARM") == (name == "the bug")
 
 # %% [markdown]
+# Only the bug is unmistakable. Don't compare the other two: the p-values of correct code are spread evenly between 0 and 1,
+# so one run in ten is below 0.1, and correct code often looks worse than code with a small fault.
+#
 # The size is yours to choose. The power you pay for, in draws. **Find the price by experiment:** how many draws does it
 # take until the alarm goes off in 99 of 100 runs? Change `my_draws` and run the cell a few times before you read on.
 
@@ -181,8 +205,8 @@ print(f"and in {blamed:.1%} of the runs of the correct one, where it should be a
 
 # %% [markdown]
 # Now many numbers of draws at once, for two sizes: 1%, and one in a million, which is what a suite needs that runs every
-# day and must not cry wolf. The dashed lines are the package's `power`. It is a formula: for a wrong program, $G$ follows
-# a chi-square distribution that is shifted to the right, the more so the more draws there are.
+# day and must not cry wolf. The dashed lines are the package's `power`. It is a formula: for a wrong program, $G$ follows a
+# relative of the chi-square curve (*noncentral* is its name) that lies farther to the right the more draws there are.
 
 # %%
 from specdec_ref.proof import draws_needed, power
@@ -232,8 +256,9 @@ assert max(products) < 1.6 * min(products)
 #
 # Plant bugs, and see whether they are found. The package keeps a list of edits of its own code (*mutants*), each a
 # mistake that someone made somewhere. `kill` makes the edit, runs the suites, and names the first check that objects. A
-# check called *distribution* compares the distribution of whole texts, *acceptance* how much is kept, *generator* the
-# random source.
+# check called *distribution* compares the distribution of whole texts, found by enumerating the engine's whole loop; after
+# the colon stand the rule, and the kind of draft or the sampling option. *Acceptance* compares how much is kept. *Generator*
+# tries the random source where it is delicate: at $u = 0$, and at $u$ just below 1.
 
 # %%
 from specdec_ref.proof import MUTANTS, kill, planted
@@ -262,7 +287,9 @@ assert all(killed.values())
 # No test of the output can find that; a test of the *acceptance* can. Here is the engine of lesson 04, section 4, with
 # that bug:
 
-# %% tags=["nbval-check-output"]
+# %%
+from contextlib import nullcontext
+
 from specdec_ref import DraftModelDrafter, SpeculativeEngine
 from specdec_ref.models import ScriptedModel
 from specdec_ref.proof import autoregressive_distribution, difference
@@ -287,9 +314,11 @@ def measured():
     return difference(texts, autoregressive_distribution(target.distribution, [0], 5)) < 1e-12, kept
 
 
-whole, kept = measured()
-with planted(by_name["draft cache without the last token"]):
-    still, fewer = measured()
+found = []
+for bug in course.progress([None, "draft cache without the last token"], "every way through the engine"):
+    with planted(by_name[bug]) if bug else nullcontext():
+        found.append(measured())
+(whole, kept), (still, fewer) = found
 print(f"without the bug: text exact: {whole}, {kept:.3f} drafts kept per text")
 print(f"with it:         text exact: {still}, {fewer:.3f} drafts kept per text")
 assert whole and still and abs(fewer - kept) > 0.01

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from matplotlib.figure import Figure
+from scipy import stats
 
 from specdec_course.pictures.plots import BLACK, BLUE, GREEN, RED, new_figure
 
@@ -35,6 +37,20 @@ def convergence_figure(
     ax.set_xlabel("draws")
     ax.set_ylabel("total variation distance to p")
     ax.legend(loc="lower left")
+    return figure
+
+
+def g_figure(values: Mapping[str, Sequence[float]], freedom: int) -> Figure:
+    """Histograms of G over many runs of each program, and the chi-square curve that correct code follows."""
+    figure, (ax,) = new_figure(8, 3.6)
+    end = float(np.quantile(np.concatenate([np.asarray(v) for v in values.values()]), 0.99))
+    for (name, found), colour in zip(values.items(), (BLUE, RED, GREEN), strict=False):
+        ax.hist(found, bins=np.linspace(0, end, 41).tolist(), density=True, color=colour, alpha=0.5, label=name)
+    x = np.linspace(0, end, 300)
+    ax.plot(x, stats.chi2.pdf(x, freedom), color=BLACK, marker="", label=f"chi-square, {freedom} degrees of freedom")
+    ax.set_xlabel("G")
+    ax.set_ylabel("density over the runs")
+    ax.legend(loc="upper right")
     return figure
 
 
