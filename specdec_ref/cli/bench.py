@@ -79,7 +79,7 @@ def bench(
         ours, peers = _names(weights, tuple(OURS), "--weights"), _names(against, PEERS, "--against")
         if not ours:
             raise click.UsageError("--weights is empty: give one or more of " + ", ".join(OURS))
-        if out is not None and not os.access(out.parent, os.W_OK):  # not after 25 minutes
+        if out is not None and not os.access(out.parent, os.W_OK):  # not after an hour
             raise click.UsageError(f"--out {out}: its folder is missing or may not be written")
         chosen = read_prompts(prompts or PROMPTS)
         if short:
