@@ -27,8 +27,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from specdec_ref.cache.dense import DenseCache
-from specdec_ref.draft.places import PlacesDrafter, PlacesHead, read_places
+from specdec_ref.draft.places import PlacesDrafter, PlacesHead
 from specdec_ref.draft.shipped import shipped_draft
+from specdec_ref.draft.weights import read_kind
 from specdec_ref.interfaces import Features
 from specdec_ref.models.config import LlamaConfig
 from specdec_ref.models.llama import Layer, Llama, rotate
@@ -165,7 +166,7 @@ class BlockDrafter(PlacesDrafter[BlockHead]):
         path: None is the one for SmolLM2-135M-Instruct that comes with the package.
         """
         found = shipped_draft("block") if path is None else Path(path)
-        tensors, about = read_places(found, "block", "a block drafter")
+        tensors, about = read_kind(found, "block", "a block drafter")
         head = BlockHead(BlockConfig(**about["sizes"]))
         head.load_state_dict(tensors)
         return cls(head, stop_below, about["target"])

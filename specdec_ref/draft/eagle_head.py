@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from specdec_ref.cache.dense import DenseCache
-from specdec_ref.draft.weights import read_draft
+from specdec_ref.draft.weights import read_kind
 from specdec_ref.interfaces import Features
 from specdec_ref.kernels.masks import additive
 from specdec_ref.models.llama import Llama, causal_mask, rotate
@@ -111,11 +111,8 @@ def read_head(path: Path) -> tuple[EagleHead, dict[str, Any]]:
 
     Raises ValueError for a file that holds none.
     """
-    tensors, about = read_draft(path)
-    if about.get("kind") != "eagle":
-        raise ValueError(f"{path} holds a draft of kind {about.get('kind')!r}, not an EAGLE-style head")
-    sizes = about["sizes"]
-    head = EagleHead(EagleConfig(**sizes | {"layers": tuple(sizes["layers"])}))
+    tensors, about = read_kind(path, "eagle", "an EAGLE-style head")
+    head = EagleHead(EagleConfig(**about["sizes"]))
     head.load_state_dict(tensors)
     return head, about
 

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from specdec_ref.draft.places import PlacesDrafter, PlacesHead, read_places
+from specdec_ref.draft.places import PlacesDrafter, PlacesHead
 from specdec_ref.draft.shipped import shipped_draft
+from specdec_ref.draft.weights import read_kind
 from specdec_ref.interfaces import Features
 from specdec_ref.models.llama import Llama
 
@@ -75,7 +76,7 @@ class MedusaDrafter(PlacesDrafter[MedusaHeads]):
         path: None is the one for SmolLM2-135M-Instruct that comes with the package.
         """
         found = shipped_draft("medusa") if path is None else Path(path)
-        tensors, about = read_places(found, "medusa", "a set of Medusa heads")
+        tensors, about = read_kind(found, "medusa", "a set of Medusa heads")
         head = MedusaHeads(MedusaConfig(**about["sizes"]))
         head.load_state_dict(tensors)
         return cls(head, stop_below, about["target"])

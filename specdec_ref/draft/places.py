@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from specdec_ref.draft.eagle_head import output_rows
 from specdec_ref.draft.for_target import check_target
-from specdec_ref.draft.weights import read_draft
 from specdec_ref.interfaces import CausalLM, Drafter, Proposal
 from specdec_ref.models.llama import Llama
 from specdec_ref.sampling import RandomSource, Sampling
@@ -111,15 +109,3 @@ class PlacesDrafter(Drafter, Generic[Head]):
         spread = logits.new_full((1, self._model.vocab_size), -torch.inf)
         spread[:, self._head.tokens] = logits
         return spread
-
-
-def read_places(path: Path, kind: str, called: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors in a file that `specdec train-draft run --kind KIND` wrote, and what they are; tuples are tuples.
-
-    Raises ValueError for a file of another kind of draft. called: this kind, in words.
-    """
-    tensors, about = read_draft(path)
-    if about.get("kind") != kind:
-        raise ValueError(f"{path} holds a draft of kind {about.get('kind')!r}, not {called}")
-    sizes = {name: tuple(size) if isinstance(size, list) else size for name, size in about["sizes"].items()}
-    return tensors, about | {"sizes": sizes}

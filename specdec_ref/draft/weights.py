@@ -50,6 +50,18 @@ def read_draft(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, about
 
 
+def read_kind(path: Path, kind: str, called: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors in a file that `specdec train-draft run --kind KIND` wrote, and what they are; sizes with tuples.
+
+    Raises ValueError for a file of another kind of draft. called: this kind, in words.
+    """
+    tensors, about = read_draft(path)
+    if about.get("kind") != kind:
+        raise ValueError(f"{path} holds a draft of kind {about.get('kind')!r}, not {called}")
+    sizes = {name: tuple(size) if isinstance(size, list) else size for name, size in about["sizes"].items()}
+    return tensors, about | {"sizes": sizes}
+
+
 def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
     """`weight` `[out, in]` as int8 levels `[out, in]` and a float16 scale for each 32 of them, `[out, in / 32]`."""
     blocks = in_8_bits(weight.detach().float().numpy(force=True))
